@@ -1,0 +1,276 @@
+"""How members let a process in, and what they do about other clusters of the same name.
+
+Decides: whether a join request is admitted or refused (with both values in the reason), the round
+trip before admission (a process that cannot hear us never enters the view), what becomes of a
+member whose address a newcomer claims, and which of two clusters stops. Does not decide when the
+newcomer is promoted. Used by `gossip.machine` while this process is a member.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from gossip.events import Address, Exit, IslandMet
+from gossip.ground import Ground
+from gossip.membership import Cause, Member, NodeId, Status
+from gossip.messages import (
+    Dissolve,
+    IAm,
+    Invite,
+    JoinChallenge,
+    JoinConfirm,
+    JoinRefused,
+    JoinRequest,
+    Ping,
+    RefusalKind,
+    Welcome,
+    WhoAreYou,
+)
+
+GONE_EXIT = 12
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A request that waits for the echo of its nonce, or for the old tenant of its address."""
+
+    member: Member
+    nonce: int
+    at: float
+    tenant: NodeId | None = None  # asked whether it lives; None: free
+    tenant_seq: int = 0
+
+
+class Admission:
+    """The member's side of joining."""
+
+    def __init__(self, ground: Ground, agreement: tuple[tuple[str, str], ...]) -> None:
+        self._ground = ground
+        self._agreement = dict(agreement)
+        self._pending: dict[NodeId, _Pending] = {}
+        self._asked: dict[Address, int] = {}  # nonce of the last WhoAreYou per address
+        self._island_at = math.inf
+        self.deadline = math.inf
+
+    # requests
+
+    def requested(self, sender: NodeId, request: JoinRequest, now: float) -> None:
+        """Refuse, or challenge, or (a lost welcome) welcome again."""
+        ground = self._ground
+        member = request.member
+        if member.id != sender:
+            ground.counters["join-forged"] += 1
+            return
+        refusal = self._refusal(request)
+        if refusal is not None:
+            ground.send(sender, refusal)
+            return
+        known = ground.table.members.get(sender)
+        if known is not None:
+            self._welcome(sender)
+            return
+        pending = self._pending.get(sender)
+        if pending is None:
+            if len(self._pending) >= ground.settings.pending_joins_max:
+                ground.counters["joins-dropped"] += 1
+                return
+            pending = _Pending(member, ground.rng.getrandbits(62), now)
+            self._pending[sender] = pending
+            self._ask_tenant(pending)
+        pending.at = now
+        self._rearm()
+        if pending.tenant is None:
+            ground.send(sender, JoinChallenge(pending.nonce))
+
+    def _refusal(self, request: JoinRequest) -> JoinRefused | None:
+        ground, member = self._ground, request.member
+        me = ground.me
+        if request.cluster_name != ground.cluster_name:
+            return JoinRefused(
+                RefusalKind.CLUSTER_NAME,
+                f"cluster name {request.cluster_name!r} differs from ours, "
+                f"{ground.cluster_name!r}: correct --cluster-name or --seed",
+            )
+        if member.protocol_max < me.protocol_min or member.protocol_min > me.protocol_max:
+            return JoinRefused(
+                RefusalKind.PROTOCOL,
+                f"protocol {member.protocol_min}..{member.protocol_max} does not overlap ours, "
+                f"{me.protocol_min}..{me.protocol_max}: upgrade the older side",
+            )
+        theirs = dict(request.agreement)
+        for key in sorted({*theirs, *self._agreement}):
+            if theirs.get(key) != self._agreement.get(key):
+                return JoinRefused(
+                    RefusalKind.AGREEMENT,
+                    f"{key}={theirs.get(key)} differs from ours, "
+                    f"{key}={self._agreement.get(key)}: all members must agree on it",
+                )
+        known = ground.table.members.get(member.id)
+        if member.id in ground.table.tombstones or (known and known.status is Status.DOWN):
+            return JoinRefused(
+                RefusalKind.TOMBSTONE, "this uid was removed: come back under a new one"
+            )
+        if me.status not in (Status.JOINING, Status.WEAKLY_UP, Status.UP):
+            return JoinRefused(RefusalKind.LATER, "this member is leaving: ask another one")
+        if len(ground.table.members) >= ground.settings.members_max:
+            return JoinRefused(
+                RefusalKind.LATER, f"the cluster is full ({ground.settings.members_max} members)"
+            )
+        return None
+
+    def confirmed(self, sender: NodeId, message: JoinConfirm, now: float) -> Member | None:
+        """The echo came: admit. Returns the new member, for the caller to merge and spread."""
+        pending = self._pending.get(sender)
+        if pending is None or pending.nonce != message.nonce or pending.tenant is not None:
+            self._ground.counters["join-confirm-unasked"] += 1
+            return None
+        del self._pending[sender]
+        self._rearm()
+        return replace(
+            pending.member, status=Status.JOINING, up_number=0, incarnation=0, cause=Cause.NONE
+        )
+
+    def admitted(self, sender: NodeId) -> None:
+        """The newcomer is in the view: tell it the whole of it."""
+        self._welcome(sender)
+
+    def _welcome(self, sender: NodeId) -> None:
+        ground = self._ground
+        ground.send(sender, Welcome(ground.cluster_id, ground.table.everything()))
+
+    # the old tenant of an address
+
+    def _ask_tenant(self, pending: _Pending) -> None:
+        ground = self._ground
+        tenant = ground.member_at((pending.member.id.host, pending.member.id.port))
+        if tenant is None or tenant.id == pending.member.id:
+            return
+        pending.tenant = tenant.id
+        pending.tenant_seq = ground.next_seq()
+        ground.send(tenant.id, Ping(pending.tenant_seq, tenant.id))
+
+    def acked(self, sender: NodeId, seq: int) -> bool:
+        """True when this ack answers for an old tenant: it lives, the newcomer is refused."""
+        for node, pending in list(self._pending.items()):
+            if pending.tenant == sender and pending.tenant_seq == seq:
+                del self._pending[node]
+                self._rearm()
+                self._ground.send(
+                    node,
+                    JoinRefused(
+                        RefusalKind.ADDRESS_IN_USE,
+                        f"address {node.address} is in use by a living member (uid "
+                        f"{sender.uid:016x}, ours to keep; yours is {node.uid:016x}): stop that "
+                        f"process or choose another --port",
+                    ),
+                )
+                return True
+        return False
+
+    def tick(self, now: float) -> list[NodeId]:
+        """Forget requests that were not confirmed; returns tenants that were silent too long."""
+        silent: list[NodeId] = []
+        timeout_s = self._ground.settings.ack_timeout_s
+        for node, pending in list(self._pending.items()):
+            if pending.tenant is not None:
+                if now - pending.at >= timeout_s:
+                    if pending.tenant not in silent:
+                        silent.append(pending.tenant)
+                    pending.tenant = None
+                    pending.at = now
+                    self._ground.send(node, JoinChallenge(pending.nonce))
+            elif now - pending.at >= self._ground.settings.answer_valid_s:
+                del self._pending[node]
+        self._rearm()
+        return silent
+
+    def free_tenant(self, tenant: NodeId) -> None:
+        """The old tenant is known to be gone: its address is free at once."""
+        for node, pending in self._pending.items():
+            if pending.tenant == tenant:
+                pending.tenant = None
+                self._ground.send(node, JoinChallenge(pending.nonce))
+
+    # other clusters of our name
+
+    def start_island_probe(self, now: float) -> None:
+        """From now on ask addresses outside the view who they are."""
+        self._island_at = now + self._ground.settings.island_probe_s * self._ground.rng.random()
+        self._rearm()
+
+    def island_tick(self, addresses: tuple[Address, ...], now: float) -> None:
+        """Ask seeds and remembered members outside our view."""
+        if now < self._island_at:
+            return
+        self._island_at = now + self._ground.settings.island_probe_s
+        self._rearm()
+        within = {(node.host, node.port) for node in self._ground.table.members}
+        for address in addresses:
+            if address not in within:
+                self._ask_who(NodeId(*address, 0))
+
+    def _ask_who(self, peer: NodeId) -> None:
+        ground = self._ground
+        nonce = ground.rng.getrandbits(62)
+        address = (peer.host, peer.port)
+        if address not in self._asked and len(self._asked) >= ground.settings.pending_joins_max:
+            self._asked.clear()
+        self._asked[address] = nonce
+        ground.send(
+            peer, WhoAreYou(ground.cluster_name, ground.cluster_id, ground.up_count(), nonce)
+        )
+
+    def asked_who(self, sender: NodeId, message: WhoAreYou) -> None:
+        """Answer; and ask back, for only an answer to our own question is fresh enough to stop."""
+        ground = self._ground
+        ground.send(
+            sender,
+            IAm(ground.cluster_name, ground.cluster_id, ground.up_count(), message.nonce),
+        )
+        address = (sender.host, sender.port)
+        if message.cluster_id != ground.cluster_id and address not in self._asked:
+            self._ask_who(sender)
+
+    def told_who(self, sender: NodeId, message: IAm) -> None:
+        """Invite a looking process; of two clusters under one name the smaller stops."""
+        ground = self._ground
+        if self._asked.pop((sender.host, sender.port), None) != message.nonce:
+            ground.counters["island-answer-unasked"] += 1
+            return
+        if message.cluster_name != ground.cluster_name:
+            ground.counters["other-cluster-name"] += 1
+            return
+        if message.cluster_id == 0:
+            ground.send(sender, Invite(ground.cluster_name))
+            return
+        if message.cluster_id == ground.cluster_id:
+            return
+        ours = (ground.up_count(), -ground.cluster_id)
+        theirs = (message.cluster_size, -message.cluster_id)
+        we_stop = ours < theirs
+        ground.publish(IslandMet(sender.address, message.cluster_id, message.cluster_size, we_stop))
+        if we_stop:
+            reason = (
+                f"two clusters are named {ground.cluster_name!r}: {sender.address} is in one of "
+                f"{message.cluster_size}, ours has {ground.up_count()}; the smaller one stops"
+            )
+            for peer in ground.peers():
+                ground.send(peer, Dissolve(message.cluster_id, reason))
+            ground.out.append(Exit(GONE_EXIT, reason))
+
+    def _rearm(self) -> None:
+        timeout_s = self._ground.settings.ack_timeout_s
+        self.deadline = min(
+            (
+                pending.at
+                + (
+                    timeout_s
+                    if pending.tenant is not None
+                    else self._ground.settings.answer_valid_s
+                )
+                for pending in self._pending.values()
+            ),
+            default=math.inf,
+        )
+        self.deadline = min(self.deadline, self._island_at)

@@ -1,0 +1,132 @@
+"""What the parts of the membership machine share: the table, the rumours, the list of effects.
+
+Decides nothing. Owned by `gossip.machine.GossipMachine`, handed to seeker, admission, prober and
+evidence at construction.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gossip.dissemination import PACKET_RUMOURS_MAX, Rumour, RumourQueue, sends_max
+from gossip.effects import Publish, Send
+from gossip.events import Address
+from gossip.membership import Member, NodeId, Status, Tombstone
+from gossip.messages import Gossip, Suspicion
+from gossip.reachability import Record
+from gossip.settings import GossipSettings
+from gossip.table import MembershipTable
+
+
+class Ground:
+    """Common ground of the parts of one machine."""
+
+    def __init__(
+        self, member: Member, cluster_name: str, settings: GossipSettings, rng: random.Random
+    ) -> None:
+        self.self_id = member.id
+        self.cluster_name = cluster_name
+        self.cluster_id = 0
+        self.settings = settings
+        self.rng = rng
+        self.table = MembershipTable(settings.members_max, settings.records_max)
+        self.table.put_member(member)
+        self.rumours = RumourQueue()
+        self.out: list[object] = []
+        self.counters: Counter[str] = Counter()
+        self.unreachable: frozenset[NodeId] = frozenset()
+        self.urgent: list[Rumour] = []
+        self._seq = 0
+
+    def take_identity(self, new_id: NodeId) -> None:
+        """Become another process in the eyes of the cluster; only before there is one."""
+        me = replace(self.me, id=new_id)
+        self.self_id = new_id
+        self.table = MembershipTable(self.settings.members_max, self.settings.records_max)
+        self.table.put_member(me)
+
+    # effects
+
+    def send(self, to: NodeId, message: object) -> None:
+        """Send a control message."""
+        self.out.append(Send(to, message))
+
+    def publish(self, fact: object) -> None:
+        """Tell sister machines and subscribers a fact."""
+        self.out.append(Publish(fact))
+
+    def send_with_rumours(self, to: NodeId, message: object) -> None:
+        """Send a message and let rumours ride along."""
+        self.send(to, message)
+        news = self.take_rumours()
+        if news is not None:
+            self.send(to, news)
+
+    def take_rumours(self) -> Gossip | None:
+        """Rumours for one packet, if there are any."""
+        limit = sends_max(self.settings.rumour_mult, len(self.table.members))
+        return self.rumours.take(limit, self.table.floor)
+
+    def originate(self, rumour: Rumour) -> None:
+        """News that begins here: spread it, and tell up to `status_fanout` members at once."""
+        self.rumours.add(rumour)
+        self.urgent.append(rumour)
+
+    def flush_urgent(self) -> None:
+        """Send what began here to up to `status_fanout` reachable members, in packets."""
+        urgent, self.urgent = self.urgent, []
+        peers = self.sample(self.reachable_peers(), self.settings.status_fanout)
+        for start in range(0, len(urgent), PACKET_RUMOURS_MAX):
+            part = urgent[start : start + PACKET_RUMOURS_MAX]
+            news = Gossip(
+                members=tuple(item for item in part if isinstance(item, Member)),
+                tombstones=tuple(item for item in part if isinstance(item, Tombstone)),
+                records=tuple(item for item in part if isinstance(item, Record)),
+                suspicions=tuple(item for item in part if isinstance(item, Suspicion)),
+                floor=self.table.floor,
+            )
+            for peer in peers:
+                self.send(peer, news)
+
+    # reading
+
+    @property
+    def me(self) -> Member:
+        """Our own record."""
+        return self.table.members[self.self_id]
+
+    def next_seq(self) -> int:
+        """A number for a request; never used twice by this process."""
+        self._seq += 1
+        return self._seq
+
+    def peers(self) -> list[NodeId]:
+        """Every other member that is not down, sorted."""
+        return sorted(
+            node
+            for node, member in self.table.members.items()
+            if node != self.self_id and member.status < Status.DOWN
+        )
+
+    def reachable_peers(self) -> list[NodeId]:
+        """Every other member that is neither down nor unreachable, sorted."""
+        return [node for node in self.peers() if node not in self.unreachable]
+
+    def member_at(self, address: Address) -> Member | None:
+        """The member at an address that is not down, or None."""
+        for node, member in self.table.members.items():
+            if (node.host, node.port) == address and member.status < Status.DOWN:
+                return member
+        return None
+
+    def up_count(self) -> int:
+        """How many members count."""
+        return sum(member.counts for member in self.table.members.values())
+
+    def sample(self, nodes: Iterable[NodeId], count: int) -> list[NodeId]:
+        """Up to `count` of them, by chance."""
+        pool = list(nodes)
+        return pool if len(pool) <= count else self.rng.sample(pool, count)

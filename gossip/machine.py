@@ -1,0 +1,841 @@
+"""Who is in the cluster and who is reachable: the membership of one node, as a pure machine.
+
+Decides: joining and founding (`seeking`, `admission`), failure detection (`probing`, `evidence`),
+how news spreads and views are compared, when a view has converged, and what the leader then does
+with statuses. Does not decide which side of a split lives (downing), nor who hosts what. Called by
+`node.core` with events of `gossip.events`; answers with effects. Holds no clock, no socket, no
+randomness but the generator it is given.
+
+Convergence (evidence that everybody holds our very view): each member that counts and is reachable
+has reported both our digests, in a frame received after our own view took that value, from that
+uid, since it was last unreachable, and not before a pause of ours; and no unreachable member is
+undecided. Only then the leader moves statuses.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gossip.admission import GONE_EXIT, Admission
+from gossip.dissemination import Rumour
+from gossip.effects import Paused
+from gossip.events import (
+    CloseLinks,
+    Dialled,
+    Exit,
+    LeaveRequested,
+    LinkLost,
+    MemberChanged,
+    MemberRemoved,
+    PeerFrame,
+    ProcessEnded,
+    ReachabilityChanged,
+    Remember,
+    Started,
+    TypesHosted,
+    UnwatchProcess,
+    WatchRefused,
+)
+from gossip.evidence import LinkEvidence
+from gossip.ground import Ground
+from gossip.membership import Cause, Member, MembershipView, NodeId, Status, Tombstone
+from gossip.messages import (
+    JOIN_MESSAGES,
+    Ack,
+    Dissolve,
+    Gossip,
+    Head,
+    IAm,
+    JoinConfirm,
+    JoinRequest,
+    LinkAnswer,
+    LinkQuestion,
+    Nack,
+    Ping,
+    PingRequest,
+    SyncOffer,
+    SyncReply,
+    ViewSeen,
+    ViewSeenAck,
+    WhoAreYou,
+    YouAreGone,
+)
+from gossip.probing import Prober
+from gossip.seeking import Seeker
+from gossip.settings import GossipSettings
+
+INCARNATION_JUMP_MAX = 1 << 32
+CLOSE_DELAY_S = 1.0
+SETTLE_STEPS_MAX = 64
+EXIT_BY_CAUSE = {
+    Cause.LEFT: (0, "left"),
+    Cause.DOWNED: (10, "downed"),
+}
+
+
+@dataclass(slots=True)
+class _Report:
+    """The digests a member last reported, and our own view's counter when it did."""
+
+    counter: int
+    equal: bool
+    seen_at_counter: int
+
+
+class GossipMachine:
+    """Membership of one node. `handle(event, now)` and `tick(now)` return effects, in order.
+
+    member: our own record (status joining, up_number 0). agreement: (key, value) pairs on which
+    all members must agree to be admitted. rng: the only randomness.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        *,
+        cluster_name: str,
+        settings: GossipSettings,
+        rng: random.Random,
+        agreement: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self._ground = ground = Ground(member, cluster_name, settings, rng)
+        self._seeker = Seeker(ground, agreement)
+        self._admission = Admission(ground, agreement)
+        self._prober = Prober(ground)
+        self._evidence = LinkEvidence(ground, self._prober)
+        self._reports: dict[NodeId, _Report] = {}
+        self._differs: dict[NodeId, int] = {}  # gossip ticks for which its view differs from ours
+        self._sync_rounds: dict[NodeId, int] = {}
+        self._told_gone: dict[NodeId, float] = {}
+        self._closing: dict[NodeId, float] = {}
+        self._joined_at: dict[NodeId, float] = {}
+        self._unreachable_since: dict[NodeId, float] = {}
+        self._buried_at: dict[NodeId, float] = {}
+        self._acked_counter = -1
+        self._reported_counter = -1
+        self._seen_counter = 0
+        self._gossip_at = math.inf
+        self._sync_at = -math.inf
+        self._push_pull_at = math.inf
+        self._leave_by = math.inf
+        self._leader: NodeId | None = None
+        self._view: MembershipView | None = None
+        self._view_key: object = None
+        self._view_version = 0
+        self._remembered: tuple[str, ...] = ()
+        self._ended = False
+        self._handlers: dict[type, Callable[..., None]] = {
+            PeerFrame: self._peer_frame,
+            LinkLost: lambda event, now: self._evidence.link_lost(event.peer, now),
+            Dialled: self._dialled,
+            ProcessEnded: self._process_ended,
+            WatchRefused: lambda event, now: self._evidence.watch_refused(event.peer),
+            Paused: self._paused,
+            Started: self._started,
+            LeaveRequested: self._leave_requested,
+            TypesHosted: self._types_hosted,
+        }
+        self._messages: dict[type, Callable[..., None]] = {
+            Ping: lambda sender, message, now: self._prober.pinged(sender, message),
+            Ack: self._acked,
+            PingRequest: self._prober.ping_requested,
+            Nack: lambda sender, message, now: self._count("nacks"),
+            Gossip: lambda sender, message, now: self._apply(message, now),
+            ViewSeen: lambda sender, message, now: None,
+            ViewSeenAck: self._view_seen_acked,
+            SyncOffer: self._sync_offered,
+            SyncReply: self._sync_replied,
+            JoinRequest: self._admission.requested,
+            JoinConfirm: self._join_confirmed,
+            WhoAreYou: lambda sender, message, now: self._admission.asked_who(sender, message),
+            IAm: lambda sender, message, now: self._admission.told_who(sender, message),
+            Dissolve: self._dissolved,
+            YouAreGone: self._told_we_are_gone,
+            LinkQuestion: lambda sender, message, now: self._evidence.questioned(sender, message),
+            LinkAnswer: self._evidence.answered,
+        }
+
+    # the machine's door
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Take in a fact; returns effects in order."""
+        if not self._ended:
+            self._handlers[type(event)](event, now)
+            self._settle(now)
+        return self._take_out()
+
+    def tick(self, now: float) -> list[object]:
+        """Do what is due."""
+        if not self._ended:
+            self._seeker.tick(now)
+            if self._ground.cluster_id:
+                self._member_tick(now)
+            self._settle(now)
+        return self._take_out()
+
+    @property
+    def deadline(self) -> float:
+        """The next instant `tick` is due; `math.inf` when idle or ended."""
+        if self._ended:
+            return math.inf
+        if not self._ground.cluster_id:
+            return self._seeker.deadline
+        return min(
+            self._prober.deadline,
+            self._evidence.deadline,
+            self._admission.deadline,
+            self._gossip_at,
+            self._push_pull_at,
+            self._leave_by,
+            min(self._closing.values(), default=math.inf),
+            self._patience_deadline(),
+        )
+
+    def _take_out(self) -> list[object]:
+        ground = self._ground
+        effects, ground.out = ground.out, []
+        if any(isinstance(effect, Exit) for effect in effects):
+            self._ended = True
+        return effects
+
+    # reading, for core and explanations
+
+    @property
+    def self_id(self) -> NodeId:
+        """Our own id (it changes only when a tombstone bears it while we look for a cluster)."""
+        return self._ground.self_id
+
+    @property
+    def head(self) -> Head:
+        """What each of our control frames tells of our view."""
+        ground = self._ground
+        table = ground.table
+        return Head(ground.cluster_id, table.members_digest, table.reach_digest, table.counter)
+
+    @property
+    def view(self) -> MembershipView | None:
+        """The last published view; None before there is a cluster."""
+        return self._view
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was dropped or ignored, by reason."""
+        return {**self._ground.counters, "table-dropped": self._ground.table.dropped}
+
+    def explain(self, now: float) -> str:
+        """In words: why there is no cluster yet, or who blocks convergence."""
+        if self._seeker.looking:
+            return self._seeker.waiting_for(now)
+        view = self._view
+        if view is None or view.converged:
+            return "converged"
+        blockers = ", ".join(node.address for node in view.blocked_by)
+        if not blockers:
+            return "waiting for the leader to acknowledge this view"
+        return (
+            f"{blockers} blocks convergence: unreachable and not known to be gone. It is settled "
+            f"by its return or its restart"
+            if any(node in view.unreachable for node in view.blocked_by)
+            else f"{blockers} has not reported this view yet"
+        )
+
+    def accepts(self, sender: NodeId, head: Head) -> bool:
+        """True when messages of this frame that are not membership's may be handed on."""
+        member = self._ground.table.members.get(sender)
+        return (
+            self._ground.cluster_id != 0
+            and head.cluster_id == self._ground.cluster_id
+            and member is not None
+            and member.status < Status.DOWN
+        )
+
+    # events
+
+    def _started(self, event: Started, now: float) -> None:
+        self._seeker.start(event.seeds, event.remembered, event.found, now)
+        if self._ground.cluster_id:
+            self._became_member(now)
+
+    def _became_member(self, now: float) -> None:
+        settings, rng = self._ground.settings, self._ground.rng
+        self._push_pull_at = now + settings.push_pull_interval_s * rng.uniform(0.5, 1.0)
+        self._admission.start_island_probe(now)
+
+    def _peer_frame(self, event: PeerFrame, now: float) -> None:
+        sender, head, ground = event.sender, event.head, self._ground
+        if sender == ground.self_id:
+            self._count("frame-from-ourselves")
+            return
+        for message in event.messages:
+            if type(message) in JOIN_MESSAGES:
+                self._join_message(sender, message, now)
+            elif self._is_fellow(sender, head, now):
+                self._messages[type(message)](sender, message, now)
+        if ground.cluster_id and head.cluster_id == ground.cluster_id:
+            self._reported(sender, head, event.messages)
+
+    def _join_message(self, sender: NodeId, message: object, now: float) -> None:
+        if self._ground.cluster_id:
+            handler = self._messages.get(type(message))
+            if handler is None:
+                self._count("join-message-to-member")
+            else:
+                handler(sender, message, now)
+            return
+        self._seeker.peer_message(sender, message, now)
+        if not self._seeker.looking:
+            view = getattr(message, "view", None)
+            if view is not None:
+                self._apply(view, now)
+            self._became_member(now)
+
+    def _is_fellow(self, sender: NodeId, head: Head, now: float) -> bool:
+        """Frames of another cluster, or of a process we hold as gone, are not merged."""
+        ground = self._ground
+        if not ground.cluster_id or head.cluster_id != ground.cluster_id:
+            self._count("foreign-cluster")
+            return False
+        member = ground.table.members.get(sender)
+        gone = ground.table.gone.get(sender)
+        if gone is None and (member is None or member.status < Status.DOWN):
+            return True
+        if now - self._told_gone.get(sender, -math.inf) >= ground.settings.gossip_interval_s:
+            if len(self._told_gone) >= ground.settings.pending_joins_max:
+                self._told_gone.clear()
+            self._told_gone[sender] = now
+            cause = gone if gone is not None else (member.cause if member else Cause.DOWNED)
+            ground.send(sender, YouAreGone(sender.uid, int(cause)))
+        self._count("frame-from-gone")
+        return False
+
+    def _dialled(self, event: Dialled, now: float) -> None:
+        if event.attempt == 0:
+            self._seeker.dialled(event, now)
+            if self._ground.cluster_id:
+                self._became_member(now)
+        elif self._evidence.dialled(event, now):
+            self._process_ended(ProcessEnded(event.peer), now)
+
+    def _process_ended(self, event: ProcessEnded, now: float) -> None:
+        """Proof by the kernel: down at once, at every level, whoever saw it."""
+        ground = self._ground
+        self._admission.free_tenant(event.peer)
+        stone = ground.table.tombstones.get(event.peer)
+        if stone is not None:
+            if ground.table.bury(replace(stone, cause=Cause.CRASHED)):
+                ground.originate(ground.table.tombstones[event.peer])
+            return
+        member = ground.table.members.get(event.peer)
+        if member is not None:
+            self._move(member, Status.DOWN, now, cause=Cause.CRASHED)
+
+    def _paused(self, event: Paused, now: float) -> None:
+        self._count("pauses")
+        self._reports.clear()
+        self._acked_counter = -1
+        self._reported_counter = -1
+        self._seeker.void(now)
+        self._prober.paused(event.gap_s, now)
+
+    def _leave_requested(self, event: LeaveRequested, now: float) -> None:
+        ground = self._ground
+        if not ground.cluster_id:
+            ground.out.append(Exit(0, "stopped before a cluster was found"))
+            return
+        if not ground.reachable_peers():
+            ground.out.append(Exit(0, "left; no other reachable member"))
+            return
+        self._leave_by = now + ground.settings.leave_timeout_s
+        self._move(ground.me, Status.LEAVING, now)
+
+    def _types_hosted(self, event: TypesHosted, now: float) -> None:
+        me = self._ground.me
+        types = tuple(sorted(event.types))
+        if types != me.types:
+            self._take_member(
+                replace(me, types=types, record_version=me.record_version + 1), now, origin=True
+            )
+
+    # messages
+
+    def _acked(self, sender: NodeId, message: Ack, now: float) -> None:
+        if not self._admission.acked(sender, message.seq):
+            self._prober.acked(sender, message, now)
+
+    def _join_confirmed(self, sender: NodeId, message: JoinConfirm, now: float) -> None:
+        member = self._admission.confirmed(sender, message, now)
+        if member is not None:
+            self._take_member(member, now, origin=True)
+            self._admission.admitted(sender)
+
+    def _dissolved(self, sender: NodeId, message: Dissolve, now: float) -> None:
+        if message.other_cluster_id != self._ground.cluster_id:
+            self._ground.out.append(Exit(GONE_EXIT, message.reason))
+
+    def _told_we_are_gone(self, sender: NodeId, message: YouAreGone, now: float) -> None:
+        if message.uid == self._ground.self_id.uid:
+            self._we_are_gone(message.cause, f"told by {sender.address}")
+
+    def _we_are_gone(self, cause: int, how: str) -> None:
+        known = Cause(cause) if cause in Cause.__members__.values() else Cause.NONE
+        code, word = EXIT_BY_CAUSE.get(known, (GONE_EXIT, f"no longer a member ({known.name})"))
+        if self._leave_by < math.inf:
+            code, word = 0, "left"
+        self._ground.out.append(Exit(code, f"{word}: {how}"))
+
+    # merging news
+
+    def _apply(self, news: Gossip, now: float) -> None:
+        table = self._ground.table
+        table.raise_floor(news.floor)
+        for member in news.members:
+            self._take_member(member, now)
+        for tombstone in news.tombstones:
+            self._take_tombstone(tombstone, now)
+        for record in news.records:
+            if record.observer == self._ground.self_id:
+                self._count("own-record-from-others")
+                continue
+            if table.put_record(record):
+                self._ground.rumours.add(record)
+                self._refute(record.subject, record.subject_incarnation, record.unreachable)
+        for suspicion in news.suspicions:
+            if suspicion.subject == self._ground.self_id:
+                self._refute(suspicion.subject, suspicion.incarnation, accused=True)
+            else:
+                self._prober.suspect(
+                    suspicion.subject, suspicion.incarnation, suspicion.accuser, now
+                )
+
+    def _refute(self, subject: NodeId, incarnation: int, accused: bool) -> None:
+        """Somebody holds us suspect or unreachable at this incarnation: show a higher one."""
+        me = self._ground.me
+        if subject != me.id or not accused or incarnation < me.incarnation:
+            return
+        if incarnation > me.incarnation:
+            # Only we raise it, so nobody can have seen a higher one.
+            self._count("incarnation-forged")
+            return
+        refuted = replace(me, incarnation=incarnation + 1)
+        self._ground.table.put_member(refuted)
+        self._ground.originate(refuted)
+
+    def _take_member(self, member: Member, now: float, *, origin: bool = False) -> None:
+        ground = self._ground
+        before = ground.table.members.get(member.id)
+        if member.id == ground.self_id and not origin:
+            member = self._only_what_leaders_write(member)
+        elif before is not None and (
+            member.incarnation > before.incarnation + INCARNATION_JUMP_MAX
+        ):
+            self._count("incarnation-forged")
+            return
+        if not ground.table.put_member(member):
+            return
+        merged = ground.table.members[member.id]
+        self._spread(merged, origin)
+        if before is not None and merged.incarnation > before.incarnation:
+            self._prober.refuted(member.id, merged.incarnation)
+        if before is None or before.status is not merged.status:
+            ground.publish(MemberChanged(merged, before.status if before else None))
+            self._status_moved(merged, before, now)
+
+    def _only_what_leaders_write(self, member: Member) -> Member:
+        """Of a record about ourselves only promotion, the leave's progress and down are theirs."""
+        me = self._ground.me
+        status = member.status
+        if status is Status.LEAVING and me.status < Status.LEAVING:
+            self._count("leave-forged")
+            status = me.status
+        return replace(me, status=status, up_number=member.up_number, cause=member.cause)
+
+    def _status_moved(self, member: Member, before: Member | None, now: float) -> None:
+        ground, node = self._ground, member.id
+        if node == ground.self_id:
+            if member.status is Status.DOWN:
+                self._we_are_gone(int(member.cause), "the members decided it")
+            return
+        if before is None:
+            self._prober.add(node, now)
+            self._evidence.member_appeared(member)
+        if member.status in (Status.JOINING, Status.WEAKLY_UP):
+            self._joined_at.setdefault(node, now)
+        else:
+            self._joined_at.pop(node, None)
+        if member.status is Status.DOWN:
+            self._prober.remove(node)
+            self._evidence.forget(node)
+            self._reports.pop(node, None)
+            if member.cause.is_proof:
+                ground.out.append(UnwatchProcess(node))
+                self._close_links(node, now)
+
+    def _take_tombstone(self, tombstone: Tombstone, now: float, *, origin: bool = False) -> None:
+        ground, node = self._ground, tombstone.id
+        if node == ground.self_id:
+            self._we_are_gone(int(tombstone.cause), "removed from the cluster")
+            return
+        was_member = ground.table.members.get(node)
+        if not ground.table.bury(tombstone):
+            return
+        self._spread(ground.table.tombstones.get(node, tombstone), origin)
+        self._buried_at[node] = now
+        if was_member is None:
+            return
+        self._prober.remove(node)
+        self._evidence.forget(node)
+        self._reports.pop(node, None)
+        self._joined_at.pop(node, None)
+        self._close_links(node, now)
+        if tombstone.cause.is_proof:
+            ground.out.append(UnwatchProcess(node))
+        ground.publish(MemberRemoved(node, tombstone.cause))
+
+    def _close_links(self, node: NodeId, now: float) -> None:
+        # What tells it that it is gone may still be queued.
+        self._closing.setdefault(node, now + CLOSE_DELAY_S)
+
+    def _spread(self, rumour: Rumour, origin: bool) -> None:
+        if origin:
+            self._ground.originate(rumour)
+        else:
+            self._ground.rumours.add(rumour)
+
+    def _move(
+        self, member: Member, status: Status, now: float, *, up_number: int = 0,
+        cause: Cause = Cause.NONE,
+    ) -> None:  # fmt: skip
+        """Move a status here and now, and tell the others."""
+        moved = replace(
+            member,
+            status=max(member.status, status),
+            up_number=member.up_number or up_number,
+            cause=max(member.cause, cause),
+        )
+        self._take_member(moved, now, origin=True)
+
+    # comparing views
+
+    def _reported(self, sender: NodeId, head: Head, messages: tuple[object, ...]) -> None:
+        ground, table = self._ground, self._ground.table
+        member = table.members.get(sender)
+        if member is None or member.status >= Status.DOWN:
+            return
+        known = self._reports.get(sender)
+        if known is not None and head.counter < known.counter:
+            return
+        equal = (head.members_digest, head.reach_digest) == (
+            table.members_digest,
+            table.reach_digest,
+        )
+        self._reports[sender] = _Report(head.counter, equal, table.counter)
+        if equal:
+            self._differs.pop(sender, None)
+            self._sync_rounds.pop(sender, None)
+        else:
+            self._differs.setdefault(sender, 0)
+        if equal and any(type(message) is ViewSeen for message in messages):
+            ground.send(sender, ViewSeenAck(head.counter))
+
+    def _view_seen_acked(self, sender: NodeId, message: ViewSeenAck, now: float) -> None:
+        if sender == self._leader:
+            self._acked_counter = max(self._acked_counter, message.counter)
+
+    def _has_seen(self, node: NodeId) -> bool:
+        report = self._reports.get(node)
+        return (
+            report is not None
+            and report.equal
+            and report.seen_at_counter == self._ground.table.counter
+        )
+
+    def _sync_offered(self, sender: NodeId, message: SyncOffer, now: float) -> None:
+        table = self._ground.table
+        table.raise_floor(message.floor)
+        self._ground.send(sender, table.answer(message))
+
+    def _sync_replied(self, sender: NodeId, message: SyncReply, now: float) -> None:
+        self._apply(message.news, now)
+        wanted = self._ground.table.pick(
+            message.want_members, message.want_tombstones, message.want_records
+        )
+        if wanted.members or wanted.tombstones or wanted.records:
+            self._ground.send(sender, wanted)
+
+    # time
+
+    def _member_tick(self, now: float) -> None:
+        ground = self._ground
+        self._prober.tick(now)
+        self._evidence.tick(now)
+        for tenant in self._admission.tick(now):
+            self._superseded(tenant, now)
+        self._admission.island_tick(self._seeker.outside_addresses, now)
+        if now >= self._gossip_at:
+            self._gossip_tick(now)
+        if now >= self._push_pull_at:
+            interval_s = ground.settings.push_pull_interval_s
+            self._push_pull_at = now + interval_s * ground.rng.uniform(0.8, 1.2)
+            for peer in ground.sample(ground.reachable_peers(), 1):
+                ground.send(peer, ground.table.offer())
+        for node in sorted(n for n, at in self._closing.items() if now >= at):
+            del self._closing[node]
+            ground.out.append(CloseLinks(node))
+        if now >= self._leave_by:
+            ground.out.append(Exit(0, "left; the others did not acknowledge it in time"))
+
+    def _superseded(self, tenant: NodeId, now: float) -> None:
+        """A newcomer has the address of a member that does not answer: it cannot come back.
+
+        Not a proof that it ended: who waits for its answer goes on waiting.
+        """
+        member = self._ground.table.members.get(tenant)
+        if member is not None and member.status < Status.DOWN:
+            self._prober.mark_unreachable(tenant, member.incarnation, now)
+            self._move(member, Status.DOWN, now, cause=Cause.SUPERSEDED)
+
+    def _gossip_tick(self, now: float) -> None:
+        ground, settings = self._ground, self._ground.settings
+        self._gossip_at = math.inf
+        peers = ground.reachable_peers()
+        for peer in ground.sample(peers, settings.gossip_fanout):
+            news = ground.take_rumours()
+            if news is None:
+                break
+            ground.send(peer, news)
+        if self._leader not in (None, ground.self_id) and (
+            self._acked_counter < ground.table.counter
+        ):
+            self._report_to_leader()
+        for node in self._differs:
+            self._differs[node] += 1
+        ripe = [n for n in peers if self._differs.get(n, 0) >= settings.sync_after_ticks]
+        if ripe and now >= self._sync_at:
+            self._sync_at = now + settings.sync_interval_s * ground.rng.uniform(0.8, 1.2)
+            peer = ground.rng.choice(ripe)
+            rounds = self._sync_rounds[peer] = self._sync_rounds.get(peer, 0) + 1
+            # Exchange by versions first; the full view is the last resort.
+            ground.send(peer, ground.table.offer() if rounds < 3 else ground.table.everything())
+
+    def _report_to_leader(self) -> None:
+        if self._leader is not None:
+            self._ground.send(self._leader, ViewSeen(self._ground.table.counter))
+
+    def _patience_deadline(self) -> float:
+        """When a joiner that waits for convergence is due to become weakly up, or be removed."""
+        if self._leader != self._ground.self_id or not self._joined_at:
+            return math.inf
+        patience_s = self._ground.settings.weakly_up_after_s
+        return min(
+            (at + patience_s for at in map(self._patient_since, self._joined_at)),
+            default=math.inf,
+        )
+
+    def _patient_since(self, node: NodeId) -> float:
+        if node in self._ground.unreachable:
+            return self._unreachable_since.get(node, math.inf)
+        member = self._ground.table.members.get(node)
+        if member is None or member.status is not Status.JOINING:
+            return math.inf
+        return self._joined_at[node]
+
+    # settling after each event
+
+    def _settle(self, now: float) -> None:
+        ground = self._ground
+        if not ground.cluster_id:
+            ground.urgent.clear()
+            return
+        for _ in range(SETTLE_STEPS_MAX):
+            self._look_again(now)
+            if self._leader != ground.self_id or not self._lead(now):
+                break
+        else:
+            raise AssertionError("leader actions do not come to rest")
+        if ground.urgent:
+            ground.flush_urgent()
+        if self._leader not in (None, ground.self_id) and (
+            self._reported_counter != ground.table.counter
+        ):
+            self._reported_counter = ground.table.counter
+            self._report_to_leader()
+        busy = (
+            len(ground.rumours) > 0
+            or bool(self._differs)
+            or (
+                self._leader not in (None, ground.self_id)
+                and self._acked_counter < ground.table.counter
+            )
+        )
+        if busy and ground.reachable_peers():
+            self._gossip_at = min(self._gossip_at, now + ground.settings.gossip_interval_s)
+        self._publish_view()
+        self._remember()
+
+    def _look_again(self, now: float) -> None:
+        """Follow the table: what is unreachable, who leads, which reports still count."""
+        ground, table = self._ground, self._ground.table
+        if table.counter != self._seen_counter:
+            self._seen_counter = table.counter
+            self._differs.clear()
+        unreachable = table.unreachable() - {ground.self_id}
+        if unreachable != ground.unreachable:
+            for node in sorted(unreachable ^ ground.unreachable):
+                if node in unreachable:
+                    self._reports.pop(node, None)
+                    self._unreachable_since[node] = now
+                else:
+                    self._unreachable_since.pop(node, None)
+                if node in table.members:
+                    ground.publish(ReachabilityChanged(node, node not in unreachable))
+            ground.unreachable = unreachable
+            self._prober.reachability_changed(now)
+        leader = self._find_leader()
+        if leader != self._leader:
+            self._leader = leader
+            self._acked_counter = self._reported_counter = -1
+        if self._leave_by < math.inf and not ground.reachable_peers():
+            ground.out.append(Exit(0, "left; no other reachable member"))
+
+    def _find_leader(self) -> NodeId | None:
+        ground = self._ground
+        for statuses in (
+            (Status.UP, Status.LEAVING),
+            (Status.JOINING, Status.WEAKLY_UP, Status.EXITING),
+        ):
+            found = min(
+                (
+                    node
+                    for node, member in ground.table.members.items()
+                    if member.status in statuses and node not in ground.unreachable
+                ),
+                default=None,
+            )
+            if found is not None:
+                return found
+        return None
+
+    def _blockers(self) -> tuple[NodeId, ...]:
+        """Members for which the view has not converged, sorted."""
+        ground = self._ground
+        blockers = []
+        for node, member in ground.table.members.items():
+            if node == ground.self_id or member.status is Status.DOWN:
+                continue
+            undecided = node in ground.unreachable and member.status in (
+                Status.UP,
+                Status.WEAKLY_UP,
+                Status.JOINING,
+            )
+            silent = member.counts and node not in ground.unreachable and not self._has_seen(node)
+            if undecided or silent:
+                blockers.append(node)
+        return tuple(sorted(blockers))
+
+    def _lead(self, now: float) -> bool:
+        """One leader action, if one is due; True when it changed the view."""
+        ground = self._ground
+        members = [ground.table.members[node] for node in sorted(ground.table.members)]
+        if self._lose_patience(members, now):
+            return True
+        if self._blockers():
+            return False
+        for member in members:
+            if member.id in ground.unreachable and member.status < Status.LEAVING:
+                continue
+            match member.status:
+                case Status.JOINING | Status.WEAKLY_UP:
+                    number = 1 + max(other.up_number for other in members)
+                    self._move(member, Status.UP, now, up_number=number)
+                    return True
+                case Status.LEAVING:
+                    self._move(member, Status.EXITING, now)
+                    return True
+                case Status.EXITING | Status.DOWN if member.id != ground.self_id:
+                    self._remove(member, now)
+                    return True
+        return self._prune(now)
+
+    def _lose_patience(self, members: list[Member], now: float) -> bool:
+        patience_s = self._ground.settings.weakly_up_after_s
+        for member in members:
+            if member.id in self._joined_at and (
+                now - self._patient_since(member.id) >= patience_s
+            ):
+                if member.id in self._ground.unreachable:
+                    self._move(member, Status.DOWN, now, cause=Cause.NEVER_UP)
+                else:
+                    self._move(member, Status.WEAKLY_UP, now)
+                return True
+            if member.id in self._ground.unreachable and (
+                member.status in (Status.LEAVING, Status.EXITING)
+            ):
+                # A leave is announced after everything unique has stopped.
+                self._move(member, Status.DOWN, now, cause=Cause.LEFT)
+                return True
+        return False
+
+    def _remove(self, member: Member, now: float) -> None:
+        cause = Cause.LEFT if member.status is Status.EXITING else member.cause
+        tombstone = Tombstone(member.id, self._ground.table.next_removal(), cause)
+        self._take_tombstone(tombstone, now, origin=True)
+        # The removed one is no peer any more, so the rumour would not reach it.
+        self._ground.send(
+            member.id, Gossip(tombstones=(tombstone,), floor=self._ground.table.floor)
+        )
+
+    def _prune(self, now: float) -> bool:
+        """Raise the floor over tombstones that are old, or too many; all follow it."""
+        ground, table = self._ground, self._ground.table
+        stones = sorted(table.tombstones.values(), key=lambda stone: stone.number)
+        excess = len(stones) - ground.settings.tombstones_max
+        floor = 0
+        for index, stone in enumerate(stones):
+            age_s = now - self._buried_at.get(stone.id, now)
+            if index >= excess and age_s < ground.settings.tombstone_ttl_s:
+                break
+            floor = stone.number
+            self._buried_at.pop(stone.id, None)
+        return table.raise_floor(floor)
+
+    # publishing
+
+    def _publish_view(self) -> None:
+        ground, table = self._ground, self._ground.table
+        leads = self._leader == ground.self_id
+        blocked = self._blockers() if leads or ground.unreachable else ()
+        converged = not blocked if leads else not blocked and self._acked_counter >= table.counter
+        suspects = self._prober.suspects
+        key = (table.counter, ground.unreachable, suspects, self._leader, converged, blocked)
+        if key == self._view_key:
+            return
+        self._view_key = key
+        self._view_version += 1
+        self._view = MembershipView(
+            self_id=ground.self_id,
+            cluster_id=ground.cluster_id,
+            members=tuple(table.members[node] for node in sorted(table.members)),
+            unreachable=ground.unreachable,
+            suspects=suspects,
+            gone=table.gone,
+            leader=self._leader,
+            converged=converged,
+            blocked_by=blocked,
+            version=self._view_version,
+        )
+        ground.publish(self._view)
+
+    def _remember(self) -> None:
+        ground = self._ground
+        addresses = tuple(
+            sorted({node.address for node, member in ground.table.members.items() if member.counts})
+        )[: ground.settings.remembered_max]
+        if addresses != self._remembered and ground.me.status < Status.LEAVING:
+            self._remembered = addresses
+            ground.out.append(Remember(addresses))
+
+    def _count(self, reason: str) -> None:
+        self._ground.counters[reason] += 1

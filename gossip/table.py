@@ -1,0 +1,229 @@
+"""The replicated state: members, tombstones, reachability records, and their two digests.
+
+Decides how news merges (a CRDT: any order, any repetition, one result). Does not decide what to
+tell whom, nor when a status moves. Owned by `gossip.machine.GossipMachine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gossip import digest
+from gossip.membership import Cause, Member, NodeId, Status, Tombstone, merge_members
+from gossip.messages import Gossip, SyncOffer, SyncReply
+from gossip.reachability import Record, merge_records
+
+
+class MembershipTable:
+    """Members, tombstones and records of one node, merged from everywhere.
+
+    `members_max` and `records_max` bound it; what does not fit is counted in `dropped`.
+    """
+
+    def __init__(self, members_max: int = 8192, records_max: int = 65_536) -> None:
+        self.members: dict[NodeId, Member] = {}
+        self.tombstones: dict[NodeId, Tombstone] = {}
+        self.records: dict[tuple[NodeId, NodeId], Record] = {}
+        self.floor = 0
+        self.members_digest = 0
+        self.reach_digest = 0
+        self.counter = 0
+        self.dropped = 0
+        self.gone: dict[NodeId, Cause] = {}
+        self._members_max = members_max
+        self._records_max = records_max
+        self._hashes: dict[NodeId, int] = {}
+
+    # merging
+
+    def put_member(self, member: Member) -> bool:
+        """Merge a record; True when something of ours changed (an incarnation counts too)."""
+        if member.id in self.tombstones or member.status is Status.REMOVED:
+            return False
+        ours = self.members.get(member.id)
+        if ours is None:
+            if len(self.members) >= self._members_max:
+                self.dropped += 1
+                return False
+            merged = member
+        else:
+            merged = merge_members(ours, member)
+            if merged == ours:
+                return False
+        self.members[member.id] = merged
+        before, after = self._hashes.get(member.id, 0), digest.member_hash(merged)
+        if before != after:
+            self._hashes[member.id] = after
+            self._members_moved(after - before)
+        return True
+
+    def bury(self, tombstone: Tombstone) -> bool:
+        """Merge a removal; True when it was news. Below the floor it only takes the member out."""
+        known = self.tombstones.get(tombstone.id)
+        if known is not None:
+            merged = Tombstone(
+                known.id, max(known.number, tombstone.number), max(known.cause, tombstone.cause)
+            )
+            if merged == known:
+                return False
+            self._members_moved(digest.tombstone_hash(merged) - digest.tombstone_hash(known))
+            self.tombstones[tombstone.id] = merged
+            self.gone = {**self.gone, merged.id: merged.cause}
+            return True
+        had = self._take_out(tombstone.id)
+        if tombstone.number <= self.floor:
+            return had
+        self.tombstones[tombstone.id] = tombstone
+        self.gone = {**self.gone, tombstone.id: tombstone.cause}
+        self._members_moved(digest.tombstone_hash(tombstone))
+        return True
+
+    def put_record(self, record: Record) -> bool:
+        """Merge a reachability record; True when it was news.
+
+        Records whose observer or subject is not a member are not kept: they have no meaning yet
+        (news of the member brings them again by exchange) or no more.
+        """
+        if record.observer not in self.members or record.subject not in self.members:
+            return False
+        ours = self.records.get(record.key)
+        if ours is None and len(self.records) >= self._records_max:
+            self.dropped += 1
+            return False
+        merged = record if ours is None else merge_records(ours, record)
+        if merged == ours:
+            return False
+        before = digest.record_hash(ours) if ours is not None else 0
+        self.records[record.key] = merged
+        self._reach_moved(digest.record_hash(merged) - before)
+        return True
+
+    def raise_floor(self, floor: int) -> bool:
+        """Forget tombstones up to this number, as everybody does; True when it was news."""
+        if floor <= self.floor:
+            return False
+        self._members_moved(digest.floor_hash(floor) - digest.floor_hash(self.floor))
+        self.floor = floor
+        for node in [node for node, stone in self.tombstones.items() if stone.number <= floor]:
+            self._members_moved(-digest.tombstone_hash(self.tombstones.pop(node)))
+        self.gone = {node: stone.cause for node, stone in self.tombstones.items()}
+        return True
+
+    def _take_out(self, node: NodeId) -> bool:
+        if self.members.pop(node, None) is None:
+            return False
+        self._members_moved(-self._hashes.pop(node))
+        for key in [key for key in self.records if node in key]:
+            self._reach_moved(-digest.record_hash(self.records.pop(key)))
+        return True
+
+    def _members_moved(self, delta: int) -> None:
+        self.members_digest = (self.members_digest + delta) & digest.MASK
+        self.counter += 1
+
+    def _reach_moved(self, delta: int) -> None:
+        self.reach_digest = (self.reach_digest + delta) & digest.MASK
+        self.counter += 1
+
+    # reading
+
+    def next_removal(self) -> int:
+        """The number of the next removal decided here."""
+        return 1 + max((stone.number for stone in self.tombstones.values()), default=self.floor)
+
+    def is_void(self, record: Record) -> bool:
+        """True when the record says nothing: its observer is down, or its subject answered it."""
+        observer, subject = self.members[record.observer], self.members[record.subject]
+        return observer.status is Status.DOWN or subject.incarnation > record.subject_incarnation
+
+    def unreachable(self) -> frozenset[NodeId]:
+        """Members that some record which is not void calls unreachable."""
+        if not self.records:
+            return frozenset()
+        return frozenset(
+            record.subject
+            for record in self.records.values()
+            if record.unreachable and not self.is_void(record)
+        )
+
+    # exchange by versions
+
+    def everything(self) -> Gossip:
+        """The whole table as news: for a welcome, and the last resort of an exchange."""
+        return Gossip(
+            members=tuple(self.members[node] for node in sorted(self.members)),
+            tombstones=tuple(self.tombstones[node] for node in sorted(self.tombstones)),
+            records=tuple(self.records[key] for key in sorted(self.records)),
+            floor=self.floor,
+        )
+
+    def offer(self) -> SyncOffer:
+        """What we hold, by hash and version."""
+        return SyncOffer(
+            members=tuple((node, self._hashes[node]) for node in sorted(self.members)),
+            tombstones=tuple(
+                (node, digest.tombstone_hash(self.tombstones[node]))
+                for node in sorted(self.tombstones)
+            ),
+            records=tuple((*key, self.records[key].version) for key in sorted(self.records)),
+            floor=self.floor,
+        )
+
+    def answer(self, offer: SyncOffer) -> SyncReply:
+        """What the other lacks of ours, and what we want of theirs.
+
+        A hash has no order, so of an item that differs each side gives its own and wants the
+        other's; merging finds the result.
+        """
+        members, stones = dict(offer.members), dict(offer.tombstones)
+        versions = {(observer, subject): version for observer, subject, version in offer.records}
+        differ = [node for node in sorted(self.members) if self._hashes[node] != members.get(node)]
+        stone_hashes = {
+            node: digest.tombstone_hash(stone) for node, stone in self.tombstones.items()
+        }
+        stones_differ = [
+            node for node in sorted(self.tombstones) if stone_hashes[node] != stones.get(node)
+        ]
+        return SyncReply(
+            news=Gossip(
+                members=tuple(self.members[node] for node in differ),
+                tombstones=tuple(self.tombstones[node] for node in stones_differ),
+                records=tuple(
+                    self.records[key]
+                    for key in sorted(self.records)
+                    if self.records[key].version > versions.get(key, -1)
+                ),
+                floor=self.floor,
+            ),
+            want_members=tuple(
+                node
+                for node, value in offer.members
+                if node not in self.tombstones and self._hashes.get(node) != value
+            ),
+            want_tombstones=tuple(
+                node for node, value in offer.tombstones if stone_hashes.get(node) != value
+            ),
+            want_records=tuple(
+                key for key, version in versions.items() if self._version_of(key) < version
+            ),
+        )
+
+    def pick(
+        self,
+        members: Iterable[NodeId],
+        tombstones: Iterable[NodeId],
+        records: Iterable[tuple[NodeId, NodeId]],
+    ) -> Gossip:
+        """Those of the wanted items that we hold."""
+        return Gossip(
+            members=tuple(self.members[node] for node in members if node in self.members),
+            tombstones=tuple(
+                self.tombstones[node] for node in tombstones if node in self.tombstones
+            ),
+            records=tuple(self.records[key] for key in records if key in self.records),
+            floor=self.floor,
+        )
+
+    def _version_of(self, key: tuple[NodeId, NodeId]) -> int:
+        record = self.records.get(key)
+        return -1 if record is None else record.version

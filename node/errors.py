@@ -1,0 +1,44 @@
+"""Errors users meet. Each text says what happened, why, and what to do."""
+
+from __future__ import annotations
+
+
+class TenureError(Exception):
+    """Root of every error this project raises on purpose."""
+
+
+class SettingsError(TenureError, ValueError):
+    """A setting is wrong; the start is refused. Names key, value and mend."""
+
+
+class AddressInUseError(TenureError):
+    """A port is taken by another process."""
+
+
+class JoinRefusedError(TenureError):
+    """A member answered our join with a refusal; `reason` has both values."""
+
+
+class MessageError(TenureError, TypeError):
+    """A message class or a message's field is not what the wire can carry."""
+
+
+class AskTimeoutError(TenureError, TimeoutError):
+    """No answer came within `timeout_s`."""
+
+
+class ActorFailedError(TenureError):
+    """The actor raised while it handled the ask; `type_name` and `text` tell what."""
+
+    def __init__(self, type_name: str, text: str) -> None:
+        super().__init__(f"{type_name}: {text}")
+        self.type_name = type_name
+        self.text = text
+
+
+class UnhandledMessageError(TenureError):
+    """The actor has no handler for this message type and no `receive`."""
+
+
+class DeadActorError(TenureError):
+    """The actor is stopped, or there never was one at this path."""
