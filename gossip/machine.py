@@ -225,6 +225,15 @@ class GossipMachine:
         """What was dropped or ignored, by reason."""
         return {**self._ground.counters, "table-dropped": self._ground.table.dropped}
 
+    def failing_links(self) -> list[tuple[NodeId, NodeId]]:
+        """(observer, subject) of each record that calls a member unreachable, sorted."""
+        table = self._ground.table
+        return sorted(
+            key
+            for key, record in table.records.items()
+            if record.unreachable and not table.is_void(record)
+        )
+
     def explain(self, now: float) -> str:
         """In words: why there is no cluster yet, or who blocks convergence."""
         if self._seeker.looking:
@@ -290,6 +299,8 @@ class GossipMachine:
             view = getattr(message, "view", None)
             if view is not None:
                 self._apply(view, now)
+                # What we changed of our record since we asked is news to them.
+                self._ground.originate(self._ground.me)
             self._became_member(now)
 
     def _is_fellow(self, sender: NodeId, head: Head, now: float) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,11 +30,14 @@ class Inbox(Protocol):
     def control_head(self) -> bytes:
         """Bytes put in front of each outgoing control frame, asked for when it is flushed."""
 
+    def data_head(self) -> bytes:
+        """Bytes put in front of each outgoing data frame, asked for when it is flushed."""
+
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
         """A whole control frame (head included) on a connection that introduced itself."""
 
     def data_frame(self, sender: NodeId, frame: bytes) -> None:
-        """A whole data frame: one or more concatenated msgpack envelopes."""
+        """A whole data frame: its head, then one or more concatenated msgpack envelopes."""
 
     def link_lost(self, peer: NodeId, lane: Lane) -> None:
         """An outgoing link that had been established to `peer` ended (EOF or RST)."""
@@ -61,7 +65,10 @@ class Transport(Protocol):
         """Bind both lanes; afterwards the ports are known. Raises `AddressInUseError`."""
 
     def open(self, self_id: NodeId, inbox: Inbox) -> None:
-        """Begin to deliver. `bind` must have been called."""
+        """Begin to deliver. `bind` must have been called.
+
+        Called again, it only changes who we are: links that introduced the former id are closed.
+        """
 
     def learn(self, peer: NodeId, data_port: int) -> None:
         """The data port of a peer, from its member record."""
@@ -129,4 +136,4 @@ class Environment:
     processes: ProcessWatch
     state: StateStore
     host: HostFacts
-    exit_process: Callable[[int], None] | None = None  # only the command line ends its process
+    wall_clock: Callable[[], float] = time.time  # seconds since 1970, only ever shown to people

@@ -42,3 +42,7 @@ class UnhandledMessageError(TenureError):
 
 class DeadActorError(TenureError):
     """The actor is stopped, or there never was one at this path."""
+
+
+class NoSeedError(TenureError):
+    """No seed's name resolves to an address."""

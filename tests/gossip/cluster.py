@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable
 
@@ -57,6 +58,7 @@ class Cluster:
         self.cuts: set[tuple[str, str]] = set()
         self.loss = 0.0
         self.sent = 0
+        self.log: list[tuple[str, NodeId, object]] | None = None
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._fifo: dict[tuple[str, str], float] = {}
@@ -135,7 +137,7 @@ class Cluster:
         end = self.now + for_s
         while True:
             due, who = self._next_due()
-            if min(due, self._queue[0][0] if self._queue else end) > end:
+            if min(due, self._queue[0][0] if self._queue else math.inf) > end:
                 break
             if self._queue and self._queue[0][0] <= due:
                 at, _, action = heapq.heappop(self._queue)
@@ -199,6 +201,8 @@ class Cluster:
         for effect in effects:
             match effect:
                 case Send():
+                    if self.log is not None:
+                        self.log.append((name, effect.to, effect.message))
                     frames.setdefault(effect.to, []).append(effect.message)
                 case Publish():
                     node.facts.append(effect.fact)

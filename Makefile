@@ -1,0 +1,54 @@
+# Every target sets up .venv by itself; `make PYTHON=python3.12 setup` picks the interpreter.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+JSON ?= smoke.json
+
+# Tests that depend on the event loop: they run a second time, on the stock one.
+LOOP_TESTS := tests/node tests/wire tests/processes
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check bench clean
+
+help:
+	@echo 'make setup      create .venv with everything in it'
+	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; under 30 s'
+	@echo 'make test       all tests with small counts, then once more on the stock event loop'
+	@echo 'make test-long  the large counts'
+	@echo 'make check      lint, format, types, floors, style'
+	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
+
+setup: $(STAMP)
+
+# The stamp is only as young as what it depends on: a changed dependency installs again.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+	  echo "no .venv: $(PYTHON) cannot make one. Needed is Python 3.11 or later with venv" >&2; \
+	  echo "(Debian: apt-get install python3-venv), or name another: make PYTHON=…" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python -m bench.demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS)
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest --long
+	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest tests/style
+
+bench: $(STAMP)
+	$(BIN)/python -m bench smoke --json $(JSON)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

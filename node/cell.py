@@ -1,0 +1,645 @@
+"""One actor's life: mailbox, turns, failures, restarts, children, and its end.
+
+Decides: when user code of an actor runs and what becomes of it. Does not decide where an actor
+lives (`node.runtime`) or what crosses nodes (`node.remote`). Everything runs on the loop's thread.
+
+A cell has one place that calls plain handlers (`_work`), one that awaits the coroutines of
+handlers (`_run`) and one for those of hooks (`_run_hook`).
+
+Budget: a told message costs one append, one dict lookup and one call; an idle cell holds no task,
+no timer and no mailbox; a coroutine costs one task per busy period.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+import operator
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from node.actor import Actor, Context, Handler, Terminated, Timers, find_handler, handlers_of
+from node.errors import ActorFailedError, MessageError
+from node.events import Why
+from node.mailbox import BATCH, ChildFailed, Delivery, StopMark, TimerTick
+from node.ref import ActorRef
+from node.supervision import (
+    Escalate,
+    Restart,
+    Resume,
+    StopCause,
+    StopReason,
+    Supervision,
+    restart_delay_s,
+)
+
+if TYPE_CHECKING:
+    from node.ask import Asker
+    from node.runtime import Runtime
+
+STASH_MAX = 1_000
+_construct = operator.attrgetter("__init__")
+
+
+class State(enum.Enum):
+    """Where an actor is in its life."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    RESTARTING = "restarting"  # the old instance ends
+    BACKOFF = "backoff"  # no instance; a timer builds the next
+    STOPPING = "stopping"  # children, then post_stop
+    STOPPED = "stopped"
+
+
+class Cell:
+    """Holds one actor through all its instances. Made by `node.runtime`, which calls `start`."""
+
+    __slots__ = (
+        "_after_children",
+        "_asker",
+        "_backoff",
+        "_cancelling",
+        "_failed_at",
+        "_handlers",
+        "_scheduled",
+        "_stash",
+        "_stash_max",
+        "_step_at",
+        "_stop_check",
+        "_stop_reason",
+        "_supervision",
+        "_task",
+        "actor",
+        "args",
+        "children",
+        "closed",
+        "cls",
+        "current",
+        "mailbox",
+        "mailbox_max",
+        "on_started",
+        "on_stopped",
+        "parent",
+        "path",
+        "ref",
+        "runtime",
+        "state",
+        "timers",
+        "watchers",
+        "watching",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        path: str,
+        uid: int,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        *,
+        parent: Cell | None,
+        supervision: Supervision,
+        mailbox_max: int | None,
+        stash_max: int | None,
+    ) -> None:
+        self.runtime = runtime
+        self.path = path
+        self.cls = cls
+        self.args = args
+        self.parent = parent
+        self.ref: ActorRef[Any] = ActorRef(runtime, None, path, uid, self)
+        self.state = State.STARTING
+        self.closed = False  # what is sent from now on is a dead letter
+        self.actor: Actor | None = None
+        self.current: object = None  # the mailbox item being handled
+        self.mailbox: deque[object] | None = None
+        self.mailbox_max = sys.maxsize if mailbox_max is None else mailbox_max
+        self.children: dict[str, Cell] | None = None
+        self.timers: Timers | None = None
+        self.watching: dict[ActorRef[Any], None] | None = None
+        self.watchers: dict[tuple[ActorRef[Any], int], None] | None = None
+        self.on_started: Callable[[], None] | None = None
+        self.on_stopped: list[Callable[[StopReason], None]] | None = None
+        self._handlers = handlers_of(cls)
+        self._supervision = supervision
+        self._stash: list[object] | None = None
+        self._stash_max = STASH_MAX if stash_max is None else stash_max
+        self._failed_at: deque[float] | None = None
+        self._asker: Asker | None = None  # of the message being handled, while unanswered
+        self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
+        self._task: asyncio.Task[None] | None = None
+        self._step_at = math.inf  # when the coroutine in the task began
+        self._cancelling = False
+        self._stop_reason: StopReason | None = None
+        self._stop_check: asyncio.TimerHandle | None = None
+        self._after_children: Callable[[], None] | None = None
+        self._backoff: asyncio.Handle | None = None
+
+    # Messages in
+
+    def put(self, item: object) -> None:
+        """Take a message (bare, or a `Delivery`) into the mailbox, or make it a dead letter."""
+        if self.closed:
+            self._refuse(item, Why.STOPPED)
+            return
+        mailbox = self.mailbox
+        if mailbox is None:
+            mailbox = self.mailbox = deque()
+        elif len(mailbox) >= self.mailbox_max:
+            self._refuse(item, Why.MAILBOX_FULL)
+            return
+        mailbox.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self.runtime.loop.call_soon(self._turn)
+
+    def push(self, item: object) -> None:
+        """Take what the runtime itself sends (a tick, `Terminated`): no bound, no dead letter."""
+        if self.state is State.STOPPING or self.state is State.STOPPED:
+            return
+        if self.mailbox is None:
+            self.mailbox = deque()
+        self.mailbox.append(item)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.runtime.loop.call_soon(self._turn)
+
+    def _refuse(self, item: object, why: Why) -> None:
+        if isinstance(item, StopMark | TimerTick | ChildFailed):
+            return
+        if isinstance(item, Delivery) and isinstance(item.message, Terminated):
+            return
+        self.runtime.dead_letter(item, self.path, why)
+
+    # Turns
+
+    def _turn(self) -> None:
+        coroutine = self._work()
+        if coroutine is not None:
+            self._begin(self._run(coroutine))
+
+    def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
+        self._step_at = math.inf
+        self._task = self.runtime.loop.create_task(driver)
+        if self.closed or self.state is State.RESTARTING:
+            self._check_stop()
+
+    def _work(self) -> Coroutine[Any, Any, object] | None:
+        """Handle up to `BATCH` messages; return the first coroutine met, which `_run` drives."""
+        mailbox = self.mailbox
+        handlers = self._handlers
+        actor = self.actor
+        for _ in range(BATCH):
+            if not mailbox:
+                self._scheduled = False
+                self.current = None
+                return None
+            item = message = mailbox.popleft()
+            handler = handlers.get(type(item))
+            if handler is None:
+                message, handler = self._open(item)
+                if handler is None:
+                    if self.state is not State.RUNNING:
+                        return None
+                    continue
+            self.current = item
+            try:
+                result = handler(actor, message)
+            except Exception as error:  # noqa: BLE001 - user code; supervision decides
+                self._fail(error, message)
+                if self.state is not State.RUNNING:
+                    return None
+                continue
+            if result is not None and type(result) is CoroutineType:
+                return result
+            if self._asker is not None:
+                self.answer(result)
+        self.runtime.loop.call_soon(self._turn)
+        return None
+
+    def _open(self, item: object) -> tuple[object, Handler | None]:
+        """What is in a mailbox item and who handles it; None: nothing (more) to handle."""
+        message = item
+        if isinstance(item, Delivery):
+            message = item.message
+            if isinstance(message, Terminated):
+                if self.watching is None or message.ref not in self.watching:
+                    return None, None
+                del self.watching[message.ref]
+            self._asker = item.asker
+        elif isinstance(item, TimerTick):
+            if self.timers is None or not self.timers.take(item):
+                return None, None
+            message = item.message
+        elif isinstance(item, StopMark):
+            self._begin_stop(item.reason)
+            return None, None
+        elif isinstance(item, ChildFailed):
+            if item.parent is self.actor:
+                self._fail(item.error, item)
+            return None, None
+        kind = type(message)
+        handler = self._handlers.get(kind) or find_handler(self.cls, kind)
+        if handler is None:
+            self._asker = None
+            self.runtime.dead_letter(
+                item if isinstance(item, Delivery) else message, self.path, Why.UNHANDLED
+            )
+        return message, handler
+
+    async def _run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Drive the coroutines of handlers, one after the other, until the mailbox is empty."""
+        mine = self._task
+        loop = self.runtime.loop
+        count = 0
+        while True:
+            self._step_at = loop.time()
+            self._cancelling = False
+            try:
+                result = await coroutine
+            except asyncio.CancelledError:
+                self._cancelled()
+            except Exception as error:  # noqa: BLE001 - user code; supervision decides
+                self._fail(error, self._message())
+            else:
+                if self._asker is not None:
+                    self.answer(result)
+            if self.state is not State.RUNNING:
+                break
+            count += 1
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
+            following = self._work()
+            if following is None:
+                break
+            coroutine = following
+        if self._task is mine:
+            self._task = None
+
+    def _message(self) -> object:
+        current = self.current
+        return current.message if isinstance(current, Delivery | TimerTick) else current
+
+    def _cancelled(self) -> None:
+        if not self._cancelling:
+            self._fail(RuntimeError("cancelled while it awaited"), self._message())
+            return
+        self._asker = None
+        self.runtime.dead_letter(self.current, self.path, Why.STOPPED_EARLY)
+
+    def answer(self, value: object) -> None:
+        """Answer the ask being handled, if there is one."""
+        asker, self._asker = self._asker, None
+        if asker is None:
+            return
+        try:
+            asker.answer(value)
+        except MessageError as error:
+            self.runtime.actor_failed(self, error, "answer", "resume")
+
+    def forward(self, ref: ActorRef[Any], message: object | None) -> None:
+        """Send the message being handled on; the asker goes with it."""
+        current = self.current
+        sender = current.sender if isinstance(current, Delivery) else None
+        hops = current.hops if isinstance(current, Delivery) else 0
+        asker, self._asker = self._asker, None
+        content = self._message() if message is None else message
+        self.runtime.send(ref, Delivery(content, sender, asker, ref.path, ref.uid, hops))
+
+    def stash_current(self) -> None:
+        """Put the message being handled aside."""
+        item = self.current
+        if isinstance(item, TimerTick):
+            item = item.message
+        self._asker = None
+        if self._stash is None:
+            self._stash = []
+        if len(self._stash) >= self._stash_max:
+            self._refuse(item, Why.STASH_FULL)
+        else:
+            self._stash.append(item)
+
+    def unstash_all(self) -> None:
+        """Put the stash back in front of the mailbox."""
+        if self._stash:
+            if self.mailbox is None:
+                self.mailbox = deque()
+            self.mailbox.extendleft(reversed(self._stash))
+            self._wake()
+        self._stash = None
+
+    # Failure and restart
+
+    def _fail(self, error: Exception, message: object) -> None:
+        asker, self._asker = self._asker, None
+        if asker is not None:
+            asker.fail(ActorFailedError(type(error).__name__, str(error)))
+        started = self.state is State.RUNNING
+        during = type(message).__name__ if started else "start"
+        policy = self._supervision
+        if isinstance(policy, Resume) and started:
+            self.runtime.actor_failed(self, error, during, "resume")
+            return
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(policy, Restart) and (started or self._stop_reason is None):
+            if self._failed_at is None:
+                self._failed_at = deque()
+            delay_s = restart_delay_s(policy, self._failed_at, self.runtime.clock())
+            if delay_s is not None:
+                self.runtime.actor_failed(self, error, during, "restart")
+                self._restart(error, message, delay_s)
+                return
+            text = f"{policy.retries} restarts in {policy.within_s:g} s are spent; {text}"
+        escalates = isinstance(policy, Escalate)
+        self.runtime.actor_failed(self, error, during, "escalate" if escalates else "stop")
+        self._begin_stop(self._stop_reason or StopReason(StopCause.FAILED, text))
+        if escalates and self.parent is not None:
+            self.parent._child_escalated(error)
+
+    def _child_escalated(self, error: Exception) -> None:
+        if self.state is State.RUNNING:
+            if self.mailbox is None:
+                self.mailbox = deque()
+            self.mailbox.appendleft(ChildFailed(error, self.actor))
+            self._wake()
+
+    def _restart(self, error: Exception, message: object, delay_s: float) -> None:
+        self.state = State.RESTARTING
+        reason = StopReason(StopCause.RESTARTED, f"{type(error).__name__}: {error}")
+        actor = self.actor
+
+        def stop_children(failure: Exception | None) -> None:
+            self._report_hook(failure, "pre_restart")
+            self._end_timers()
+            self._stop_children(reason, post_stop)
+
+        def post_stop() -> None:
+            if actor is None:
+                start_later(None)
+            else:
+                self._hook(lambda: actor.post_stop(reason), start_later)
+
+        def start_later(failure: Exception | None) -> None:
+            self._report_hook(failure, "post_stop")
+            self.actor = None
+            self.unstash_all()
+            self.state = State.BACKOFF
+            loop = self.runtime.loop
+            if delay_s <= 0.0 or self._stop_reason is not None:
+                self._backoff = loop.call_soon(self.start)
+            else:
+                self._backoff = loop.call_later(delay_s, self.start)
+
+        if actor is None:
+            stop_children(None)
+        else:
+            self._hook(lambda: actor.pre_restart(error, message), stop_children)
+
+    # Start
+
+    def start(self) -> None:
+        """Build an instance and run its `pre_start`; then messages are handled."""
+        self._backoff = None
+        self.current = None
+        if self._stop_reason is not None and not self._has_messages():
+            self._begin_stop(self._stop_reason)
+            return
+        self.state = State.STARTING
+        try:
+            # As `cls(*args)`, with the context in place before the constructor runs.
+            actor = self.cls.__new__(self.cls, *self.args)
+            actor.context = Context(self)
+            _construct(actor)(*self.args)
+        except Exception as error:  # noqa: BLE001 - user code; supervision decides
+            self._fail(error, None)
+            return
+        self.actor = actor
+        self._hook(actor.pre_start, self._started)
+
+    def _has_messages(self) -> bool:
+        mailbox = self.mailbox
+        return mailbox is not None and bool(mailbox) and not isinstance(mailbox[0], StopMark)
+
+    def _started(self, error: Exception | None) -> None:
+        if error is not None:
+            self._fail(error, None)
+            return
+        self.state = State.RUNNING
+        if self.on_started is not None:
+            callback, self.on_started = self.on_started, None
+            self.runtime.isolate(callback)
+        self._turn()
+
+    # Hooks
+
+    def _hook(self, call: Callable[[], object], then: Callable[[Exception | None], None]) -> None:
+        try:
+            result = call()
+        except Exception as error:  # noqa: BLE001 - user code; `then` reports or supervises
+            then(error)
+            return
+        if result is not None and type(result) is CoroutineType:
+            self._begin(self._run_hook(result, then))
+        else:
+            then(None)
+
+    async def _run_hook(
+        self, coroutine: Coroutine[Any, Any, object], then: Callable[[Exception | None], None]
+    ) -> None:
+        mine = self._task
+        self._step_at = self.runtime.loop.time()
+        self._cancelling = False
+        failure: Exception | None = None
+        try:
+            await coroutine
+        except asyncio.CancelledError:
+            failure = TimeoutError(f"cancelled after {self.runtime.stop_timeout_s:g} s")
+        except Exception as error:  # noqa: BLE001 - user code; `then` reports or supervises
+            failure = error
+        if self._task is mine:
+            self._task = None
+        then(failure)
+
+    def _report_hook(self, error: Exception | None, name: str) -> None:
+        if error is not None:
+            self.runtime.actor_failed(self, error, name, "resume")
+
+    # Children
+
+    def spawn_child(
+        self,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        *,
+        name: str | None,
+        supervision: Supervision | None,
+        mailbox_max: int | None,
+        stash_max: int | None,
+    ) -> ActorRef[Any]:
+        """Make a child; raises `RuntimeError` when this actor is ending."""
+        if self.state is not State.RUNNING and self.state is not State.STARTING:
+            raise RuntimeError(
+                f"{self.path} is {self.state.value} and cannot spawn {cls.__name__}; spawn from "
+                f"its constructor, pre_start or a handler"
+            )
+        child = self.runtime.create_cell(
+            cls,
+            args,
+            name=name,
+            parent=self,
+            supervision=supervision,
+            mailbox_max=mailbox_max,
+            stash_max=stash_max,
+        )
+        if self.children is None:
+            self.children = {}
+        self.children[child.path] = child
+        return child.ref
+
+    def _stop_children(self, reason: StopReason, then: Callable[[], None]) -> None:
+        if not self.children:
+            then()
+            return
+        self._after_children = then
+        for child in list(self.children.values()):
+            child.order_stop(reason)
+
+    def _child_gone(self, child: Cell) -> None:
+        if self.children is not None:
+            self.children.pop(child.path, None)
+            if not self.children:
+                self.children = None
+                then, self._after_children = self._after_children, None
+                if then is not None:
+                    then()
+
+    # Watching
+
+    def watch(self, ref: ActorRef[Any]) -> None:
+        """Be told when `ref` ends."""
+        if self.watching is None:
+            self.watching = {}
+        if ref not in self.watching:
+            self.watching[ref] = None
+            self.runtime.watch(self, ref)
+
+    def unwatch(self, ref: ActorRef[Any]) -> None:
+        """Do not be told."""
+        if self.watching is not None and ref in self.watching:
+            del self.watching[ref]
+            self.runtime.unwatch(self, ref)
+
+    # End
+
+    def order_stop(self, reason: StopReason, *, drain: bool = True) -> None:
+        """Stop once what is in the mailbox was handled; without `drain` after the present message.
+
+        Later messages are dead letters. A second order changes nothing, unless it takes the drain
+        away. A failed actor that waits for its restart gets it at once, to drain.
+        """
+        if self.state is State.STOPPING or self.state is State.STOPPED:
+            return
+        if self._stop_reason is not None and drain:
+            return
+        self._stop_reason = self._stop_reason or reason
+        self.closed = True
+        if self.mailbox is None:
+            self.mailbox = deque()
+        if drain:
+            self.mailbox.append(StopMark(self._stop_reason))
+        else:
+            self.mailbox.appendleft(StopMark(self._stop_reason))
+        if self._backoff is not None:
+            self._backoff.cancel()
+            self._backoff = self.runtime.loop.call_soon(self.start)
+        if self._task is not None:
+            self._check_stop()
+        self._wake()
+
+    def kill(self, reason: StopReason) -> None:
+        """Stop without drain, and cancel the coroutine under way now."""
+        self.order_stop(reason, drain=False)
+        self._cancel_task()
+
+    def _begin_stop(self, reason: StopReason) -> None:
+        self.state = State.STOPPING
+        self.closed = True
+        self._stop_reason = reason
+        self._end_timers()
+        left = [*(self._stash or ()), *(self.mailbox or ())]
+        self._stash = self.mailbox = None
+        for item in left:
+            self._refuse(item, Why.STOPPED)
+        for ref in list(self.watching or ()):
+            self.unwatch(ref)
+        self._stop_children(reason, self._finish_stop)
+
+    def _finish_stop(self) -> None:
+        actor, reason = self.actor, self._stop_reason
+        assert reason is not None
+        if actor is None:
+            self._terminated(None)
+        else:
+            self._hook(lambda: actor.post_stop(reason), self._terminated)
+
+    def _terminated(self, error: Exception | None) -> None:
+        self._report_hook(error, "post_stop")
+        self.state = State.STOPPED
+        if self._stop_check is not None:
+            self._stop_check.cancel()
+        self._stop_check = self.current = self.actor = self.watching = None
+        reason = self._stop_reason
+        assert reason is not None
+        self.runtime.cell_gone(self, reason)
+        if self.parent is not None:
+            self.parent._child_gone(self)
+        callbacks, self.on_stopped = self.on_stopped, None
+        for callback in callbacks or ():
+            self.runtime.isolate(callback, reason)
+
+    def _end_timers(self) -> None:
+        if self.timers is not None:
+            self.timers.cancel_all()
+            self.timers = None
+
+    def _check_stop(self) -> None:
+        """From now on no coroutine of this actor may take longer than the stop timeout.
+
+        One that takes no notice of being cancelled is cancelled again and again: "stopped" means
+        terminated, and never only ordered.
+        """
+        if self._stop_check is None:
+            self._stop_check = self.runtime.loop.call_later(
+                self.runtime.stop_timeout_s, self._stop_due
+            )
+
+    def _stop_due(self) -> None:
+        self._stop_check = None
+        task = self._task
+        if task is None or not (self.closed or self.state is State.RESTARTING):
+            return
+        loop = self.runtime.loop
+        left_s = self._step_at + self.runtime.stop_timeout_s - loop.time()
+        if left_s <= 0.0:
+            self._cancel_task()
+        if not 0.0 < left_s < math.inf:
+            left_s = self.runtime.stop_timeout_s
+        self._stop_check = loop.call_later(left_s, self._stop_due)
+
+    def _cancel_task(self) -> None:
+        if self._task is None:
+            return
+        if self._step_at == math.inf:
+            # A task cancelled before its first step would never run, and the cell never end.
+            self.runtime.loop.call_soon(self._cancel_task)
+            return
+        self._cancelling = True
+        self._task.cancel()

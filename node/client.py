@@ -1,0 +1,216 @@
+"""The commands that talk to a running member over HTTP: status, members, leave.
+
+Decides what is printed and the exit code: 0, 1 the node says no, 2 usage, 69 not reachable.
+Called by `node.cli`. Loads neither the actor system nor aiohttp; rich only where it draws.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from node.errors import SettingsError
+
+SAYS_NO = 1
+USAGE = 2
+NOT_REACHABLE = 69
+
+
+class NotReachableError(Exception):
+    """Nobody answered in HTTP at the address."""
+
+
+class RefusedError(Exception):
+    """The node answered, and the answer is no."""
+
+
+def run_command(name: str, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Carry out the command `name`; returns the exit code. argparse exits with 2 by itself."""
+    command, text = COMMANDS[name]
+    arguments = _parser(name, text).parse_args(argv)
+    address = arguments.http or environ.get("TENURE_HTTP")
+    if not address:
+        print(
+            "tenure: which member? Give --http HOST:PORT, the address it serves HTTP at",
+            file=sys.stderr,
+        )
+        return USAGE
+    try:
+        host, port = parse_address("--http", address)
+        return command(arguments, Connection(host, port, arguments.timeout_s))
+    except SettingsError as error:
+        print(f"tenure: {error}", file=sys.stderr)
+        return USAGE
+    except NotReachableError as error:
+        print(
+            f"tenure: no member answers at {address} ({error}): is it running, "
+            f"and was it started with --http {address}?",
+            file=sys.stderr,
+        )
+        return NOT_REACHABLE
+    except RefusedError as error:
+        print(f"tenure: {address} says no: {error}", file=sys.stderr)
+        return SAYS_NO
+
+
+def parse_address(setting: str, text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` of HTTP. Raises `SettingsError`, naming `setting`."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise SettingsError(f"{setting}={text!r} is no HOST:PORT: write for example 127.0.0.1:8550")
+    return host, int(port)
+
+
+def _parser(name: str, text: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m node {name}", description=f"{text}.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="where the member serves HTTP (or environment variable TENURE_HTTP)",
+    )
+    parser.add_argument(
+        "--timeout-s", type=float, default=5.0, metavar="S", help="wait so long for it (5)"
+    )
+    if name == "leave":
+        parser.add_argument(
+            "--token-file", metavar="FILE", help="the token of the member, if it wants one"
+        )
+    else:
+        parser.add_argument("--json", action="store_true", help="print the member's JSON")
+    return parser
+
+
+class Connection:
+    """One member's HTTP door."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        self._host = host
+        self._port = port
+        self._timeout_s = timeout_s
+
+    def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
+        """The JSON of the answer. Raises `NotReachableError` or `RefusedError`."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        try:
+            connection.request(method, path, headers=headers or {})
+            response = connection.getresponse()
+            body = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NotReachableError(str(error) or type(error).__name__) from error
+        finally:
+            connection.close()
+        if response.status >= 400:
+            raise RefusedError(_refusal(response.status, body))
+        return body
+
+
+def _refusal(status: int, body: object) -> str:
+    if isinstance(body, dict) and "error" in body:
+        return f"{body['error']}: {body.get('do', '')}"
+    return f"HTTP {status}"
+
+
+def _status(arguments: argparse.Namespace, member: Connection) -> int:
+    cluster = member.ask("GET", "/cluster")
+    singletons = member.ask("GET", "/singletons")
+    if arguments.json:
+        print(json.dumps({**cluster, "singletons": singletons}, indent=2))
+    else:
+        _draw(cluster, singletons)
+    return 0
+
+
+def _members(arguments: argparse.Namespace, member: Connection) -> int:
+    members = member.ask("GET", "/cluster")["members"]
+    if arguments.json:
+        print(json.dumps(members, indent=2))
+        return 0
+    for row in members:
+        reachable = "reachable" if row["reachable"] else "unreachable"
+        roles = ",".join(row["roles"]) or "-"
+        print(row["address"], row["status"], reachable, row["name"] or "-", roles, row["uid"])
+    return 0
+
+
+def _leave(arguments: argparse.Namespace, member: Connection) -> int:
+    headers = {}
+    if arguments.token_file is not None:
+        try:
+            with open(arguments.token_file, encoding="utf-8") as file:
+                headers["Authorization"] = f"Bearer {file.read().strip()}"
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"--token-file {arguments.token_file!r} cannot be read: {error}"
+            ) from error
+    member.ask("POST", "/cluster/leave", headers)
+    print("the member hands over, leaves and ends")
+    return 0
+
+
+def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
+    """The tables of `status`; colours only on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    members = Table(title=_title(cluster), title_justify="left", title_style="bold")
+    for heading in ("address", "name", "status", "reachable", "age", "roles", ""):
+        members.add_column(heading)
+    for row in cluster["members"]:
+        reachable = Text("yes", "green") if row["reachable"] else Text("no", "bold red")
+        members.add_row(
+            Text(row["address"]),
+            Text(row["name"]),
+            Text(row["status"], "green" if row["status"] == "up" else "yellow"),
+            reachable,
+            str(row["up_number"] or "-"),
+            Text(" ".join(row["roles"])),
+            Text(", ".join(_marks(cluster, row)), "dim"),
+        )
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(members)
+    if singletons:
+        table = Table(title="singletons", title_justify="left", title_style="bold")
+        for heading in ("name", "host", "here", "started", "why"):
+            table.add_column(heading)
+        for row in singletons:
+            table.add_row(
+                Text(row["name"]),
+                Text(row["host"] or "nobody", "" if row["host"] else "bold red"),
+                Text(row["state"]),
+                Text(str(row["started_at"] or "-")),
+                Text(str(row["explain"] or "")),
+            )
+        console.print(table)
+    for blocker in cluster["blocked_by"]:
+        console.print(Text(f"waiting for {blocker}: no member can change its status", "yellow"))
+
+
+def _title(cluster: dict[str, Any]) -> str:
+    converged = "converged" if cluster["converged"] else "not converged"
+    return f"{cluster['cluster']} as {cluster['self']['address']} sees it, {converged}"
+
+
+def _marks(cluster: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """What is special about a member: asked, leader, oldest."""
+    own = cluster["self"]
+    marks = {
+        "this one": row["address"] == own["address"] and row["uid"] == own["uid"],
+        "leader": row["address"] == cluster["leader"],
+        "oldest": row["address"] == cluster["oldest"],
+    }
+    return [mark for mark, holds in marks.items() if holds]
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Connection], int], str]] = {
+    "status": (_status, "show members and singletons as one member sees them"),
+    "members": (_members, "list the members, one line each"),
+    "leave": (_leave, "ask a member to hand over, leave and end"),
+}

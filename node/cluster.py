@@ -1,0 +1,312 @@
+"""The cluster as users see it: who is in it, singletons to start, state to show.
+
+Decides what `/cluster` and `/singletons` say, and carries out what singleton managers order
+(spawning and stopping instances). Does not decide who hosts what. Made by `node.system`, reached
+as `system.cluster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gossip.membership import MembershipView, NodeId, Status
+from node.actor import Actor
+from node.core import NodeCore, ProxyRequested
+from node.errors import SettingsError
+from node.logs import wall_time
+from node.proxy import PREFIX, SingletonProxies
+from node.ref import ActorRef
+from node.supervision import StopCause, StopReason
+from singleton.effects import RouteSingleton, StartInstance, StopInstance
+from singleton.events import (
+    InstanceFailed,
+    InstanceStarted,
+    InstanceStopped,
+    StartRequested,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from node.runtime import Runtime
+    from node.settings import Settings
+
+_TYPE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How instances of a type are made here."""
+
+    actor: type[Actor]
+    args: tuple[object, ...]
+    role: str | None
+
+
+class SingletonHost:
+    """Spawns and stops instances for the managers; every order is answered by an event."""
+
+    def __init__(self, runtime: Runtime, proxies: SingletonProxies) -> None:
+        self.feed: Callable[[object], None] = lambda event: None  # set once there is a daemon
+        self.kinds: dict[str, _Kind] = {}
+        self._runtime = runtime
+        self._proxies = proxies
+        self._ordered: set[tuple[str, int]] = set()
+        self._refs: dict[tuple[str, int], ActorRef[Any]] = {}
+
+    def start_instance(self, effect: StartInstance) -> None:
+        """Spawn the actor at its path; an actor that cannot be made is told as failed."""
+        name, attempt = effect.type_name, effect.attempt
+        kind = self.kinds[name]
+        key = (name, attempt)
+        try:
+            self._refs[key] = self._runtime.spawn_at(
+                PREFIX + name,
+                kind.actor,
+                kind.args,
+                on_started=lambda: self.feed(InstanceStarted(name, attempt)),
+                on_stopped=lambda reason: self._ended(key, reason),
+            )
+        except (ValueError, RuntimeError) as error:
+            # The managers never start one beside another: only an ending system refuses.
+            event = InstanceFailed(name, attempt, str(error))
+            self._runtime.loop.call_soon(self.feed, event)
+
+    def stop_instance(self, effect: StopInstance) -> None:
+        """Order the stop; the answer comes once `post_stop` is over."""
+        key = (effect.type_name, effect.attempt)
+        ref = self._refs.get(key)
+        if ref is None or self._runtime.cell_at(ref.path, ref.uid) is None:
+            event = InstanceStopped(*key, effect.reason)
+            self._runtime.loop.call_soon(self.feed, event)
+            return
+        self._ordered.add(key)
+        self._runtime.stop(ref, StopReason(StopCause.HANDED_OVER, effect.reason))
+
+    def route(self, effect: RouteSingleton) -> None:
+        """Tell the proxy where messages go."""
+        self._proxies.route(effect)
+
+    def _ended(self, key: tuple[str, int], reason: StopReason) -> None:
+        self._refs.pop(key, None)
+        if key in self._ordered:
+            self._ordered.discard(key)
+            self.feed(InstanceStopped(*key, str(reason)))
+        else:
+            self.feed(InstanceFailed(*key, str(reason)))
+
+
+class Singletons:
+    """`system.cluster.singleton`: actors of which the cluster runs one."""
+
+    def __init__(self, host: SingletonHost, proxies: SingletonProxies, settings: Settings) -> None:
+        self._host = host
+        self._proxies = proxies
+        self._settings = settings
+
+    def start(
+        self,
+        *,
+        type_name: str,
+        actor: type[Actor],
+        args: tuple[object, ...] = (),
+        role: str | None = None,
+        hand_over_timeout_s: float | None = None,
+        buffer_size: int | None = None,
+        restart_on_termination: bool = True,
+    ) -> ActorRef[Any]:
+        """Let this node host `actor(*args)` when it is elected; returns the ref of the singleton.
+
+        The ref works on every node, from now on: messages are held while there is no host (at most
+        `buffer_size`, then dead letters). At level *none* it is unique as long as every eligible
+        member answers the hand-over or its end is proven: in a partition both halves host after
+        `hand_over_timeout_s`. With `role` only members that have it host. An instance that ends by
+        itself is started again after a backoff, or, without `restart_on_termination`, not here.
+
+        Started again with the same arguments it returns the same ref. Raises `SettingsError` for a
+        name that is none, or that is started with another actor.
+        """
+        _check_name(type_name)
+        kind = _Kind(actor, tuple(args), role)
+        known = self._host.kinds.get(type_name)
+        if known is not None and known != kind:
+            raise SettingsError(
+                f"type_name={type_name!r} is started already, with {known.actor.__qualname__}: "
+                "give the other singleton another name"
+            )
+        settings = self._settings.singleton(role)
+        try:
+            settings = replace(
+                settings,
+                hand_over_timeout_s=hand_over_timeout_s or settings.hand_over_timeout_s,
+                buffer_size=buffer_size or settings.buffer_size,
+                restart_on_termination=restart_on_termination,
+            )
+        except ValueError as error:
+            raise SettingsError(f"singleton {type_name!r}: {error}") from error
+        self._host.kinds[type_name] = kind
+        proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
+        self._host.feed(StartRequested(type_name, settings))
+        return proxy.ref
+
+    def start_proxy(self, *, type_name: str, role: str | None = None) -> ActorRef[Any]:
+        """The ref of a singleton that this node does not host. Raises `SettingsError`."""
+        _check_name(type_name)
+        settings = self._settings.singleton(role)
+        proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
+        self._host.feed(ProxyRequested(type_name, settings))
+        return proxy.ref
+
+    def stop(self, *, type_name: str) -> None:
+        """Do not host this type here again, until `start` is called; a running instance stops and
+        another node hosts. Unknown names are ignored."""
+        if self._host.kinds.pop(type_name, None) is not None:
+            self._host.feed(StopRequested(type_name))
+
+
+def _check_name(type_name: str) -> None:
+    if not _TYPE_NAME.fullmatch(type_name):
+        raise SettingsError(f"type_name={type_name!r} must have 1 to 128 letters, digits and _ . -")
+
+
+class Cluster:
+    """`system.cluster`: membership to read and to wait for."""
+
+    def __init__(
+        self,
+        core: NodeCore,
+        singletons: Singletons,
+        settings: Settings,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self.singleton = singletons
+        self._core = core
+        self._settings = settings
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._waiters: list[tuple[Callable[[MembershipView], bool], asyncio.Future[None]]] = []
+
+    @property
+    def self_id(self) -> NodeId:
+        """This node's identity."""
+        return self._core.gossip.self_id
+
+    @property
+    def view(self) -> MembershipView | None:
+        """The membership as this node sees it; None before it is in a cluster."""
+        return self._core.gossip.view
+
+    async def up(self, members: int = 1, *, timeout_s: float = 30.0) -> MembershipView:
+        """Wait until this node is up and sees at least so many members up.
+
+        Raises `TimeoutError`, saying in words what is missing.
+        """
+
+        def enough(view: MembershipView) -> bool:
+            ups = sum(member.status is Status.UP for member in view.members)
+            me = view.by_id.get(view.self_id)
+            return me is not None and me.status is Status.UP and ups >= members
+
+        view = self.view
+        if view is None or not enough(view):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((enough, waiter))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await waiter
+            except TimeoutError:
+                explain = self._core.gossip.explain(self._clock())
+                raise TimeoutError(f"not up within {timeout_s:g} s: {explain}") from None
+            finally:
+                self._waiters = [item for item in self._waiters if item[1] is not waiter]
+        view = self.view
+        assert view is not None
+        return view
+
+    def view_changed(self, view: MembershipView) -> None:
+        """Wake whoever waits for this view. Called by `node.system`."""
+        for enough, waiter in self._waiters:
+            if not waiter.done() and enough(view):
+                waiter.set_result(None)
+
+    def state(self) -> dict[str, Any]:
+        """What `/cluster` shows: uids are text, for JSON has no 64-bit integers."""
+        gossip, view, now = self._core.gossip, self.view, self._clock()
+        base: dict[str, Any] = {
+            "cluster": self._settings.cluster_name,
+            "cluster_id": None,
+            "self": {"address": self.self_id.address, "uid": f"{self.self_id.uid:016x}"},
+            "leader": None,
+            "oldest": None,
+            "converged": False,
+            "blocked_by": [],
+            "explain": gossip.explain(now),
+            "links": [],
+            "downing": {
+                "strategy": "none",
+                "verdict": None,
+                "stable_for_s": None,
+                "decides_in_s": None,
+                "explain": "level none: an unreachable member is settled by its return, its "
+                "restart, or the proof that its process ended",
+            },
+            "members": [],
+        }
+        if view is None:
+            return base
+        oldest = view.oldest()
+        return base | {
+            "cluster_id": f"{view.cluster_id:016x}",
+            "leader": view.leader.address if view.leader else None,
+            "oldest": oldest.id.address if oldest else None,
+            "converged": view.converged,
+            "blocked_by": [node.address for node in view.blocked_by],
+            "links": [
+                {"observer": observer.address, "subject": subject.address, "reachable": False}
+                for observer, subject in gossip.failing_links()
+            ],
+            "members": [
+                {
+                    "address": member.id.address,
+                    "uid": f"{member.id.uid:016x}",
+                    "name": member.name,
+                    "status": member.status.name.lower(),
+                    "reachable": member.id not in view.unreachable,
+                    "suspect": member.id in view.suspects,
+                    "roles": list(member.roles),
+                    "up_number": member.up_number,
+                    "types": list(member.types),
+                }
+                for member in view.members
+            ],
+        }
+
+    def singletons_state(self) -> list[dict[str, Any]]:
+        """What `/singletons` shows; `instance_id` and `started_at` only where it runs."""
+        now, rows = self._clock(), []
+        for name in sorted(self._core.singletons):
+            machine = self._core.singletons[name]
+            attempt = machine.running_attempt
+            started_at = None
+            if attempt:
+                started_at = wall_time(self._wall_clock() - (now - machine.started_at))
+            rows.append(
+                {
+                    "name": name,
+                    "state": machine.state.value,
+                    "host": machine.host.address if machine.host else None,
+                    "instance_id": instance_id(self.self_id, attempt) if attempt else None,
+                    "started_at": started_at,
+                    "explain": machine.explain(now),
+                }
+            )
+        return rows
+
+
+def instance_id(node: NodeId, attempt: int) -> str:
+    """Names one instance, unique over all processes: the node's uid and the attempt there."""
+    return f"{node.uid:016x}.{attempt}"

@@ -1,0 +1,291 @@
+"""The only shell: feeds the core with events, performs its effects, arms one timer.
+
+Decides nothing a machine decides. It measures one thing itself: that this process did not run
+although it was due (a pause), at the first instruction of every callback that reaches it. Built by
+`node.system`, in production and in the testkit alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from gossip.effects import Paused, Publish, Send
+from gossip.events import (
+    CloseLinks,
+    Dial,
+    Dialled,
+    DialOutcome,
+    Exit,
+    LinkLost,
+    PeerFrame,
+    ProcessEnded,
+    Remember,
+    TakeIdentity,
+    UnwatchProcess,
+    WatchProcess,
+    WatchRefused,
+)
+from gossip.membership import MembershipView, NodeId, Status
+from node import wire
+from node.core import NodeCore
+from node.environment import Environment, Lane, Transport
+from singleton.effects import RouteSingleton, StartInstance, StopInstance
+
+logger = logging.getLogger(__name__)
+
+DATA_HEAD = struct.Struct("!Q")
+DIALS_MAX = 256
+
+
+class DataPlane(Protocol):
+    """What the actor runtime does for the daemon."""
+
+    def deliver_frame(self, sender: NodeId, frame: bytes) -> None:
+        """Envelopes from a fellow member."""
+
+    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
+        """An envelope of ours that was not sent."""
+
+
+class Host(Protocol):
+    """Who performs the effects of singleton managers."""
+
+    def start_instance(self, effect: StartInstance) -> None:
+        """Spawn the actor; answered by an event."""
+
+    def stop_instance(self, effect: StopInstance) -> None:
+        """Stop it; answered by an event."""
+
+    def route(self, effect: RouteSingleton) -> None:
+        """Tell the proxy."""
+
+
+class Daemon:
+    """Drives one node's core.
+
+    publish: given every fact the machines publish. exited: called once, with the first `Exit`.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        environment: Environment,
+        transport: Transport,
+        core: NodeCore,
+        runtime: DataPlane,
+        host: Host,
+        pause_s: float,
+        dial_timeout_s: float,
+        publish: Callable[[object], None],
+        exited: Callable[[Exit], None],
+        renamed: Callable[[NodeId], None],
+    ) -> None:
+        self.counters: Counter[str] = Counter()
+        self._loop = loop
+        self._clock = environment.clock
+        self._environment = environment
+        self._transport = transport
+        self._core = core
+        self._runtime = runtime
+        self._pause_s = pause_s
+        self._dial_timeout_s = dial_timeout_s
+        self._publish_fact = publish
+        self._exited = exited
+        self._renamed = renamed
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._closed = False
+        self._dials: set[asyncio.Task[None]] = set()
+        self._logged: set[str] = set()
+        self._encoded: tuple[object, bytes] = (None, b"")
+        self._members: dict[NodeId, int] = {}
+        self._gone: frozenset[NodeId] = frozenset()
+        self._perform_one: dict[type, Callable[..., None]] = {
+            Send: self._send,
+            Publish: self._publish,
+            Dial: self._dial,
+            WatchProcess: self._watch,
+            UnwatchProcess: lambda effect: environment.processes.unwatch(effect.peer),
+            CloseLinks: lambda effect: transport.close_links(effect.peer),
+            Remember: lambda effect: environment.state.save(effect.addresses),
+            TakeIdentity: self._take_identity,
+            Exit: lambda effect: self._exited(effect),
+            StartInstance: host.start_instance,
+            StopInstance: host.stop_instance,
+            RouteSingleton: host.route,
+        }
+
+    # events in, effects out
+
+    def feed(self, event: object) -> None:
+        """Hand a fact to the core and perform what it orders."""
+        if self._closed:
+            return
+        now = self._look_at_the_clock()
+        self._perform(self._core.handle(event, now))
+        self._rearm()
+
+    def close(self) -> None:
+        """Stop driving the core; what comes later is ignored."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._dials:
+            task.cancel()
+
+    def _look_at_the_clock(self) -> float:
+        """The time; a gap since the core was due goes to the core before anything else."""
+        now = self._clock()
+        gap_s = now - self._due
+        if gap_s > self._pause_s:
+            self._due = math.inf  # one gap is told once
+            self.counters["pauses"] += 1
+            logger.warning("this process did not run for a while", extra={"gap_s": round(gap_s, 3)})
+            self._perform(self._core.handle(Paused(gap_s), now))
+        return now
+
+    def _on_deadline(self) -> None:
+        self._timer = None
+        if self._closed:
+            return
+        due = self._due
+        now = self._look_at_the_clock()
+        # Timers may fire a little early; without max() the core would see "not yet" and we'd spin.
+        self._perform(self._core.tick(max(now, due) if due < math.inf else now))
+        self._rearm()
+
+    def _rearm(self) -> None:
+        due = self._core.deadline
+        if due == self._due and self._timer is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due = due
+        if due < math.inf and not self._closed:
+            delay_s = max(0.0, due - self._clock())
+            self._timer = self._loop.call_later(delay_s, self._on_deadline)
+
+    def _perform(self, effects: list[object]) -> None:
+        for effect in effects:
+            self._perform_one[type(effect)](effect)
+
+    # effects
+
+    def _send(self, effect: Send) -> None:
+        # One message often goes to several members: it is encoded once.
+        message, payload = self._encoded
+        if effect.message is not message:
+            payload = wire.encode(effect.message)
+            self._encoded = (effect.message, payload)
+        self._transport.send_control(effect.to, payload)
+
+    def _publish(self, effect: Publish) -> None:
+        fact = effect.fact
+        if isinstance(fact, MembershipView):
+            self._view_changed(fact)
+        self._publish_fact(fact)
+
+    def _view_changed(self, view: MembershipView) -> None:
+        members = {member.id: member.data_port for member in view.members}
+        for node, data_port in members.items():
+            if node not in self._members and node != view.self_id:
+                self._transport.learn(node, data_port)
+        self._members = members
+        self._gone = frozenset(view.gone) | {
+            member.id for member in view.members if member.status is Status.DOWN
+        }
+
+    def _dial(self, effect: Dial) -> None:
+        if len(self._dials) >= DIALS_MAX:
+            self.counters["dials-dropped"] += 1
+            unknown = Dialled(effect.peer, effect.attempt, DialOutcome.UNKNOWN, None)
+            self._loop.call_soon(self.feed, unknown)
+            return
+        task = self._loop.create_task(self._dial_both(effect))
+        self._dials.add(task)
+        task.add_done_callback(self._dials.discard)
+
+    async def _dial_both(self, effect: Dial) -> None:
+        host, timeout_s = effect.peer.host, self._dial_timeout_s
+        control = await self._transport.dial(host, effect.peer.port, timeout_s)
+        data = None
+        if effect.data_port:
+            data = await self._transport.dial(host, effect.data_port, timeout_s)
+        self.feed(Dialled(effect.peer, effect.attempt, control, data))
+
+    def _watch(self, effect: WatchProcess) -> None:
+        peer = effect.peer
+        watched = self._environment.processes.watch(
+            peer, effect.pid, effect.start_ticks, lambda: self.feed(ProcessEnded(peer))
+        )
+        if not watched:
+            self._loop.call_soon(self.feed, WatchRefused(peer))
+
+    def _take_identity(self, effect: TakeIdentity) -> None:
+        self._transport.open(effect.new_id, self)
+        self._renamed(effect.new_id)
+
+    # Inbox: what the transport hands in
+
+    def control_head(self) -> bytes:
+        """The head of the frame that is about to leave."""
+        return wire.encode_head(self._core.head)
+
+    def data_head(self) -> bytes:
+        """Every data frame names its cluster."""
+        return DATA_HEAD.pack(self._core.head.cluster_id)
+
+    def control_frame(self, sender: NodeId, frame: bytes) -> None:
+        """A control frame: decode, count what is not ours, feed the rest."""
+        if self._closed:
+            return
+        try:
+            head, messages, refused = wire.decode(frame)
+        except wire.WireError as error:
+            self.frame_refused(Lane.CONTROL, error.reason, error.detail)
+            return
+        for flaw in refused:
+            self.frame_refused(Lane.CONTROL, flaw.reason, f"{flaw.detail} from {sender}")
+        self.feed(PeerFrame(sender, head, tuple(messages)))
+
+    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+        """A data frame: of our cluster, from a process that is not gone."""
+        if len(frame) < DATA_HEAD.size:
+            self.frame_refused(Lane.DATA, "malformed", f"a data frame of {len(frame)} bytes")
+            return
+        (cluster_id,) = DATA_HEAD.unpack_from(frame)
+        if cluster_id != self._core.head.cluster_id or cluster_id == 0:
+            self.frame_refused(Lane.DATA, "foreign-cluster", f"cluster {cluster_id:016x}")
+        elif sender in self._gone:
+            self.frame_refused(Lane.DATA, "frame-from-gone", str(sender))
+        else:
+            self._runtime.deliver_frame(sender, frame[DATA_HEAD.size :])
+
+    def link_lost(self, peer: NodeId, lane: Lane) -> None:
+        """An established link ended; the control lane's is evidence."""
+        self.counters[f"{lane.value}-links-lost"] += 1
+        if lane is Lane.CONTROL and peer.uid:
+            self.feed(LinkLost(peer))
+
+    def frame_refused(self, lane: Lane, reason: str, detail: str) -> None:
+        """Count by reason; one log line per reason and lane."""
+        key = f"{lane.value}-refused-{reason}"
+        self.counters[key] += 1
+        if key not in self._logged and len(self._logged) < 64:
+            self._logged.add(key)
+            logger.warning(
+                "frames are refused; further ones of this kind are only counted",
+                extra={"lane": lane.value, "reason": reason, "detail": detail[:200]},
+            )
+
+    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
+        """An envelope was not sent: a dead letter."""
+        self._runtime.data_dropped(peer, payload)

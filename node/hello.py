@@ -1,0 +1,122 @@
+"""The introduction: the first frame on every outgoing connection, as bytes and back.
+
+Decides: how a `Hello` looks on the wire and which frames are refused as one. Does not decide what
+a refused or accepted introduction leads to: that is `node.zmq_listener`. Pure; called by
+`node.zmq_transport` (writing) and `node.zmq_listener` (reading).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgpack
+
+from gossip.membership import NodeId
+from node.environment import Lane
+
+# 0xc1 is the one byte that begins no msgpack value, so no payload is ever taken for a Hello.
+MAGIC = b"\xc1tenure"
+MAGIC_FIRST = MAGIC[:1]
+
+HELLO_BYTES_MAX = 512
+HOST_LENGTH_MAX = 255
+
+_LANE_NUMBERS = {Lane.CONTROL: 0, Lane.DATA: 1}
+_UID_MAX = 2**64 - 1
+_WILDCARD_HOSTS = frozenset({"0.0.0.0", "::", "[::]", "*"})
+
+
+class Hello(NamedTuple):
+    """Who dialled, and whom they mean.
+
+    `sender` is the dialling node, `data_port` where its data lane listens, `meant_uid` the process
+    it wants to reach (0 = whoever is there). `link_number` grows with each connection a process
+    dials, so of two connections of one process the later one is known.
+    """
+
+    sender: NodeId
+    lane: Lane
+    data_port: int
+    meant_uid: int
+    link_number: int
+
+
+class HelloRefusal(NamedTuple):
+    """Why a frame is no acceptable Hello; `reason` is a fixed word, `detail` is for people."""
+
+    reason: str
+    detail: str
+
+
+def pack_hello(hello: Hello, wire_version: int) -> bytes:
+    """The frame that introduces a connection."""
+    packed: bytes = msgpack.packb(
+        [
+            wire_version,
+            _LANE_NUMBERS[hello.lane],
+            hello.sender.host,
+            hello.sender.port,
+            hello.sender.uid,
+            hello.data_port,
+            hello.meant_uid,
+            hello.link_number,
+        ]
+    )
+    return MAGIC + packed
+
+
+def unpack_hello(frame: bytes, wire_version: int, lane: Lane) -> Hello | HelloRefusal:
+    """Read the first frame of a connection that arrived on `lane`. Never raises.
+
+    Reasons of a refusal: "no-hello" (something else), "wire-version" (a Hello of another version,
+    told before anything else of it is looked at), "bad-hello" (any other fault).
+    """
+    if not frame.startswith(MAGIC):
+        return HelloRefusal("no-hello", f"the connection begins with {frame[:16]!r}")
+    if len(frame) > HELLO_BYTES_MAX:
+        return HelloRefusal("bad-hello", f"{len(frame)} bytes, at most {HELLO_BYTES_MAX} allowed")
+    try:
+        fields = msgpack.unpackb(frame[len(MAGIC) :])
+    except (ValueError, msgpack.UnpackException):
+        return HelloRefusal("bad-hello", "it is not msgpack")
+    if type(fields) is not list or not fields or type(fields[0]) is not int:
+        return HelloRefusal("bad-hello", "it is not a list that begins with a version")
+    if fields[0] != wire_version:
+        return HelloRefusal(
+            "wire-version", f"the peer speaks wire version {fields[0]}, this node {wire_version}"
+        )
+    return _check_fields(fields, lane)
+
+
+def _check_fields(fields: list[object], lane: Lane) -> Hello | HelloRefusal:
+    if len(fields) != 8:
+        return HelloRefusal("bad-hello", f"{len(fields)} fields instead of 8")
+    _, lane_number, host, port, uid, data_port, meant_uid, link_number = fields
+    if lane_number != _LANE_NUMBERS[lane]:
+        return HelloRefusal("bad-hello", f"meant for another lane than {lane.value}")
+    if type(host) is not str or not _is_host(host):
+        return HelloRefusal("bad-hello", f"host {str(host)[:64]!r} is no address of a node")
+    if (
+        type(port) is not int
+        or type(data_port) is not int
+        or not (0 < port < 65536 and 0 < data_port < 65536)
+    ):
+        return HelloRefusal("bad-hello", "a port is not between 1 and 65535")
+    if type(uid) is not int or not 0 < uid <= _UID_MAX:
+        return HelloRefusal("bad-hello", "the sender's uid is not between 1 and 2^64-1")
+    if type(meant_uid) is not int or type(link_number) is not int:
+        return HelloRefusal("bad-hello", "the meant uid or the link number is not an integer")
+    if not (0 <= meant_uid <= _UID_MAX and 0 <= link_number <= _UID_MAX):
+        return HelloRefusal("bad-hello", "the meant uid or the link number is out of range")
+    return Hello(NodeId(host, port, uid), lane, data_port, meant_uid, link_number)
+
+
+def _is_host(host: str) -> bool:
+    """A name or number that could be dialled: printable, short, and no wildcard."""
+    return (
+        0 < len(host) <= HOST_LENGTH_MAX
+        and host.isascii()
+        and host.isprintable()
+        and " " not in host
+        and host not in _WILDCARD_HOSTS
+    )

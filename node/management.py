@@ -1,0 +1,221 @@
+"""The HTTP door of a node: health, state, metrics, leave. Off unless `--http` is given.
+
+Decides paths, status codes and who may give orders (loopback, or the bearer of the token when
+there is a token file). Does not decide any state: it shows what `ActorSystem` says. Called by
+the command line. aiohttp is imported in `start_management` alone, in a thread, while the node
+already answers its peers: a node without `--http` never pays for it.
+
+Each answer is JSON except `/metrics`; an error is `{"error": what and why, "do": what to do}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hmac
+import importlib
+import json
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from node.errors import AddressInUseError, SettingsError
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from node.system import ActorSystem
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 64
+SHUTDOWN_TIMEOUT_S = 1.0
+
+
+class Request(NamedTuple):
+    """What a route may know of a request."""
+
+    method: str
+    path: str
+    remote: str  # the caller's IP address, "" when unknown
+    headers: Mapping[str, str]
+
+
+class Answer(NamedTuple):
+    """What a route says; `body` is JSON text unless `content_type` says otherwise."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+def reserve(host: str, port: int) -> socket.socket:
+    """A listening socket for `start_management`: callers queue until it serves them.
+
+    Done before the node joins, so that a port in use stops the start. Raises `AddressInUseError`
+    or `SettingsError`.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUseError(
+                f"http={host}:{port} is in use by another process: "
+                "end what listens there, or choose another with --http HOST:PORT"
+            ) from error
+        raise SettingsError(
+            f"http={host}:{port} cannot be bound ({error.strerror}): "
+            "name an address of this host and a port this user may open"
+        ) from error
+
+
+class Management:
+    """A running HTTP server; `address` is what it listens on."""
+
+    def __init__(self, address: str, runner: web.ServerRunner) -> None:
+        self.address = address
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Stop listening; answers under way get `SHUTDOWN_TIMEOUT_S` to finish."""
+        await self._runner.cleanup()
+
+
+async def start_management(
+    system: ActorSystem, listener: socket.socket, *, token_file: str | None = None
+) -> Management:
+    """Serve `system` on a socket made by `reserve`, which belongs to the server from now on.
+
+    With `token_file` an order needs `Authorization: Bearer <the file's content>`, without it
+    only callers on this host may give one.
+    """
+    for module in ("aiohttp.web", "node.metrics", "prometheus_client"):
+        await asyncio.to_thread(importlib.import_module, module)
+    from aiohttp import web
+
+    routes = Routes(system, token_file)
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        answer = routes.answer(
+            Request(request.method, request.path, request.remote or "", request.headers)
+        )
+        headers = {"Content-Type": answer.content_type, "Cache-Control": "no-store"}
+        return web.Response(status=answer.status, body=answer.body, headers=headers)
+
+    runner = web.ServerRunner(
+        web.Server(handle, access_log=None), shutdown_timeout=SHUTDOWN_TIMEOUT_S
+    )
+    await runner.setup()
+    host, port = listener.getsockname()[:2]
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
+    address = f"{host}:{port}"
+    logger.info("http is served", extra={"address": address})
+    return Management(address, runner)
+
+
+class Routes:
+    """What stands behind each path of `ROUTES`; knows nothing of aiohttp."""
+
+    def __init__(self, system: ActorSystem, token_file: str | None) -> None:
+        self._system = system
+        self._token_file = token_file
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def answer(self, request: Request) -> Answer:
+        """The route's answer; 404 and 405 for what is not in the table."""
+        route = ROUTES.get(request.path)
+        if route is None:
+            paths = ", ".join(ROUTES)
+            return _error(404, f"there is no {request.path} here", f"ask for one of: {paths}")
+        method, handler = route
+        asked = "GET" if request.method == "HEAD" else request.method
+        if asked != method:
+            return _error(405, f"{request.path} does not take {request.method}", f"send {method}")
+        return handler(self, request)
+
+    def _live(self, request: Request) -> Answer:
+        return _json(200, {"live": True})
+
+    def _ready(self, request: Request) -> Answer:
+        ready, reason = self._system.ready()
+        return _json(200 if ready else 503, {"ready": ready, "reason": reason})
+
+    def _metrics(self, request: Request) -> Answer:
+        from node.metrics import CONTENT_TYPE, exposition
+
+        return Answer(200, exposition(self._system), CONTENT_TYPE)
+
+    def _cluster(self, request: Request) -> Answer:
+        return _json(200, self._system.cluster.state())
+
+    def _singletons(self, request: Request) -> Answer:
+        return _json(200, self._system.cluster.singletons_state())
+
+    def _leave(self, request: Request) -> Answer:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        logger.info("asked to leave over http", extra={"by": request.remote})
+        self._background(self._system.leave())
+        return _json(202, {"leaving": True})
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _refusal(self, request: Request) -> Answer | None:
+        """Why the caller may not give orders; None when it may."""
+        if self._token_file is not None:
+            return self._token_refusal(request.headers.get("Authorization", ""))
+        if "Origin" in request.headers:
+            return _error(
+                403,
+                "an order from a web page is refused: any page open on this host could send it",
+                "use `python -m node leave`, or start the node with a token file",
+            )
+        if is_loopback(request.remote):
+            return None
+        return _error(
+            403,
+            f"{request.remote or 'the caller'} is not on this host, and there is no token file",
+            "give the order on the node's own host, or start the node with a token file",
+        )
+
+    def _token_refusal(self, authorization: str) -> Answer | None:
+        assert self._token_file is not None
+        try:
+            with open(self._token_file, encoding="utf-8") as file:
+                token = file.read(4096).strip()  # read each time: tokens are rotated
+        except (OSError, UnicodeDecodeError) as error:
+            logger.warning("the token file cannot be read", extra={"error": str(error)})
+            token = ""
+        given = authorization.removeprefix("Bearer ").strip()
+        if token and hmac.compare_digest(given.encode(), token.encode()):
+            return None
+        return _error(401, "the token is missing or wrong", "send `Authorization: Bearer <token>`")
+
+
+ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer]]] = {
+    "/health/live": ("GET", Routes._live),
+    "/health/ready": ("GET", Routes._ready),
+    "/metrics": ("GET", Routes._metrics),
+    "/cluster": ("GET", Routes._cluster),
+    "/singletons": ("GET", Routes._singletons),
+    "/cluster/leave": ("POST", Routes._leave),
+}
+
+
+def is_loopback(address: str) -> bool:
+    """True for 127.0.0.0/8, ::1, and the former as an IPv6 address."""
+    return address == "::1" or address.removeprefix("::ffff:").startswith("127.")
+
+
+def _json(status: int, value: object) -> Answer:
+    return Answer(status, json.dumps(value, separators=(",", ":")).encode() + b"\n")
+
+
+def _error(status: int, what: str, do: str) -> Answer:
+    return _json(status, {"error": what, "do": do})

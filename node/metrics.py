@@ -1,0 +1,78 @@
+"""The node's numbers in Prometheus' text form.
+
+Decides names: a counter `x` is `tenure_x_total`, what may fall is a gauge without that ending.
+Does not count anything itself. Called by `node.management`, which nobody loads without `--http`:
+prometheus_client is imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from node.system import ActorSystem
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def exposition(system: ActorSystem) -> bytes:
+    """All counters and gauges of `system` at this instant, and those of the process.
+
+    Uses a registry of its own: what the application registers globally stays its own business.
+    """
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Snapshot(Collector):
+        def collect(self) -> Iterable[Metric]:
+            yield from _counters(system.counters())
+            yield from _gauges(system)
+
+    registry = CollectorRegistry()
+    registry.register(Snapshot())
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+def metric_name(counter: str) -> str:
+    """`dead_letters` → `tenure_dead_letters`; what Prometheus does not allow becomes `_`."""
+    return "tenure_" + re.sub(r"\W+", "_", counter.strip(), flags=re.ASCII).lower()
+
+
+def _counters(counters: Mapping[str, float]) -> Iterable[Metric]:
+    from prometheus_client.core import CounterMetricFamily
+
+    for name, value in sorted(counters.items()):
+        text = f"{name.replace('_', ' ')}, since this process started"
+        yield CounterMetricFamily(metric_name(name), text, value=value)
+
+
+def _gauges(system: ActorSystem) -> Iterable[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    def gauge(name: str, text: str, value: float) -> Metric:
+        return GaugeMetricFamily(f"tenure_{name}", text, value=value)
+
+    state: dict[str, Any] = system.cluster.state()
+    members = state["members"]
+    by_status = GaugeMetricFamily("tenure_members", "members by status", labels=["status"])
+    for status, count in sorted(Counter(member["status"] for member in members).items()):
+        by_status.add_metric([status], count)
+    yield by_status
+    unreachable = sum(not member["reachable"] for member in members)
+    yield gauge("members_unreachable", "members somebody holds unreachable", unreachable)
+    yield gauge(
+        "converged", "1 when all members that count hold one view", bool(state["converged"])
+    )
+    yield gauge("ready", "1 when /health/ready answers 200", system.ready()[0])
+    running = GaugeMetricFamily(
+        "tenure_singleton_running", "1 where the instance runs on this node", labels=["singleton"]
+    )
+    for row in system.cluster.singletons_state():
+        running.add_metric([row["name"]], row["instance_id"] is not None)
+    yield running

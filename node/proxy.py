@@ -1,0 +1,234 @@
+"""Messages to a singleton: to the instance here, to the host elsewhere, or held until there is one.
+
+Decides, per message, which of the three; and when messages of this node may go to a new host
+without overtaking those that are on their way over the former one. Does not decide who hosts:
+`singleton.machine` does, and its `RouteSingleton` arrives here through `set_route`. Plain code, no
+machine: every message to `/singleton/<type>` on this node, from here or from another node, passes
+`SingletonProxies.deliver` (the runtime's path handler).
+
+A message is never dropped because this node's view says "not me": it is held, or goes on to the
+host that this node knows. It makes at most `HOPS_MAX` hops, then it is held where it is until the
+route there changes: views that differ cannot make it circle.
+
+Order. Between one sender and the singleton it holds also over a planned move: this node sends a
+`DrainMark` after its last message to the former host, which passes it on behind that message like
+any other; whoever hosts answers it. Until then, at most `DRAIN_TIMEOUT_S`, new messages of this
+node wait. After a crash there is nobody to pass anything on, and order is not promised.
+
+Budget: with a host, one comparison and one dictionary look-up more than a plain ref; no object is
+made. `bench.messaging` holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from gossip.membership import NodeId
+from node.ask import LocalAsk
+from node.events import Why
+from node.mailbox import Delivery
+from node.message import Ask, message
+from node.ref import ActorRef
+from node.schema import answer_schema
+from singleton.effects import RouteSingleton
+
+if TYPE_CHECKING:
+    from node.runtime import Runtime
+
+PREFIX = "/singleton/"
+HOPS_MAX = 3  # from a proxy to whom it takes for the host, and twice further
+DRAIN_TIMEOUT_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+@message("tenure.singleton.drain-mark")
+class DrainMark(Ask[bool]):
+    """Follows the last message over a former host; answered where the instance runs."""
+
+
+class SingletonProxies:
+    """All proxies of a node, one per type; takes over the paths below `/singleton/`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._proxies: dict[str, SingletonProxy] = {}
+        runtime.path_handlers[PREFIX] = self.deliver
+
+    def get(self, type_name: str, *, buffer_size: int | None = None) -> SingletonProxy:
+        """The proxy of a type, made at the first call; a later `buffer_size` is adopted."""
+        proxy = self._proxies.get(type_name)
+        if proxy is None:
+            proxy = self._proxies[type_name] = SingletonProxy(self._runtime, type_name)
+        if buffer_size is not None:
+            proxy.buffer_size = buffer_size
+        return proxy
+
+    def route(self, effect: RouteSingleton) -> None:
+        """Perform `RouteSingleton`; ignored for a type that has no proxy here."""
+        proxy = self._proxies.get(effect.type_name)
+        if proxy is not None:
+            proxy.set_route(effect.host, former_in_reach=effect.former_in_reach)
+
+    def deliver(self, node: NodeId | None, delivery: Delivery) -> None:
+        """A message for `/singleton/<type>`; `node` is where it came from, None for here."""
+        proxy = self._proxies.get(delivery.path[len(PREFIX) :])
+        if proxy is None:
+            self._runtime.deliver_here(delivery)
+        else:
+            proxy.deliver(node, delivery)
+
+    def close(self) -> None:
+        """The node ends: whatever is still held becomes dead letters."""
+        for proxy in self._proxies.values():
+            proxy.close()
+
+
+class SingletonProxy:
+    """The way to one singleton from this node. `ref` is what users hold.
+
+    `buffer_size` bounds what is held; beyond it the newest message is a dead letter, with one
+    warning until the buffer has been emptied. `held_count` and `dropped_count` tell of both.
+    """
+
+    __slots__ = (
+        "_drain",
+        "_drain_timer",
+        "_held",
+        "_host",
+        "_is_here",
+        "_is_warned",
+        "_path",
+        "_runtime",
+        "_was_used",
+        "buffer_size",
+        "dropped_count",
+        "ref",
+        "type_name",
+    )
+
+    def __init__(self, runtime: Runtime, type_name: str, buffer_size: int = 1000) -> None:
+        self.type_name = type_name
+        self.buffer_size = buffer_size
+        self.dropped_count = 0
+        self._runtime = runtime
+        self._path = PREFIX + type_name
+        self.ref: ActorRef[Any] = ActorRef(runtime, None, self._path, 0)
+        self._host: NodeId | None = None
+        self._is_here = False
+        self._was_used = False  # something of this node went to the present host
+        self._held: deque[tuple[NodeId | None, Delivery]] = deque()
+        self._is_warned = False
+        self._drain: LocalAsk | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def host(self) -> NodeId | None:
+        """Where messages go now; None: they are held."""
+        return self._host
+
+    @property
+    def held_count(self) -> int:
+        """Messages that wait here."""
+        return len(self._held)
+
+    def deliver(self, node: NodeId | None, delivery: Delivery) -> None:
+        """Take one message; `node` is where it came from, None for here. Never raises."""
+        host = self._host
+        if host is None or (self._drain is not None and node is None):
+            self._hold(node, delivery)
+        elif self._is_here:
+            self._deliver_here(node, delivery)
+        elif delivery.hops >= HOPS_MAX:
+            self._hold(node, delivery)
+        else:
+            if node is None:
+                self._was_used = True
+            self._runtime.forward(delivery, host)
+
+    def set_route(self, host: NodeId | None, *, former_in_reach: bool) -> None:
+        """Messages go to `host` from now on, those held first and in their order."""
+        former = self._host
+        if host == former:
+            return
+        self._host = host
+        was_here, self._is_here = self._is_here, host == self._runtime.here
+        was_used, self._was_used = self._was_used, False
+        # What went to an instance of this process is handled before it stops, so before any other
+        # begins. While one mark is on its way nothing was sent that a second could follow.
+        if was_used and former_in_reach and former and not was_here and self._drain is None:
+            self._begin_drain(former)
+        self._flush()
+
+    def close(self) -> None:
+        """Hold nothing any more: what is held becomes dead letters."""
+        self._end_drain()
+        held, self._held = self._held, deque()
+        for _, delivery in held:
+            self._runtime.dead_letter(delivery, self._recipient, Why.SHUTDOWN)
+
+    # inside
+
+    @property
+    def _recipient(self) -> str:
+        return self._path[1:]  # the singleton, wherever it is: not an address of this node
+
+    def _deliver_here(self, node: NodeId | None, delivery: Delivery) -> None:
+        if type(delivery.message) is DrainMark:
+            if delivery.asker is not None:
+                delivery.asker.answer(True)
+            return
+        cell = self._runtime.cell_at(self._path, 0)
+        if cell is None or cell.closed:  # it ended by itself; the manager is about to hear of it
+            self._hold(node, delivery)
+        else:
+            cell.put(delivery)
+
+    def _hold(self, node: NodeId | None, delivery: Delivery) -> None:
+        if len(self._held) < self.buffer_size:
+            self._held.append((node, delivery))
+            return
+        self.dropped_count += 1
+        self._runtime.dead_letter(delivery, self._recipient, Why.BUFFER_FULL)
+        if not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "the buffer of a singleton proxy is full: new messages become dead letters until "
+                "there is a host",
+                extra={"singleton": self.type_name, "buffer_size": self.buffer_size},
+            )
+
+    def _flush(self) -> None:
+        """Try everything held once more, in order; what cannot go yet is held again."""
+        if self._host is None or not self._held:
+            return
+        held, self._held = self._held, deque()
+        for node, delivery in held:
+            if delivery.hops >= HOPS_MAX:
+                delivery.hops = HOPS_MAX - 1  # this route is news: one hop more
+            self.deliver(node, delivery)
+        if not self._held:
+            self._is_warned = False
+
+    def _begin_drain(self, former: NodeId) -> None:
+        loop = self._runtime.loop
+        drain = LocalAsk(loop.create_future(), answer_schema(DrainMark))
+        self._drain = drain
+        self._drain_timer = loop.call_later(DRAIN_TIMEOUT_S, self._drained, drain)
+        drain.future.add_done_callback(lambda _: self._drained(drain))
+        self._runtime.forward(Delivery(DrainMark(), None, drain, self._path), former)
+
+    def _drained(self, drain: LocalAsk) -> None:
+        """The mark has arrived, or cannot, or took too long: new messages wait no longer."""
+        if drain is self._drain:
+            self._end_drain()
+            self._flush()
+
+    def _end_drain(self) -> None:
+        if self._drain is not None and self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._runtime.remote.forget(self._drain)
+            self._drain = self._drain_timer = None

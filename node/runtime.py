@@ -1,0 +1,523 @@
+"""The actors of one process: who lives where, who gets a message, and how all of it ends.
+
+Decides: names and paths, what happens to a message for a path, and the order of a shutdown. Does
+not decide an actor's life (`node.cell`) nor what crosses nodes (`node.remote`). Used by
+`node.system` and the daemon; runs on any event loop given to it, always on that loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import random
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gossip.membership import NodeId
+from node.actor import Actor, Terminated
+from node.cell import Cell
+from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
+from node.errors import DeadActorError, MessageError, TenureError, UnhandledMessageError
+from node.events import ActorFailed, DeadLetter, EventStream, Unreadable, Why
+from node.mailbox import Delivery
+from node.ref import ActorRef
+from node.remote import Remote
+from node.supervision import Restart, StopCause, StopReason, Supervision
+
+LOG_PERIOD_S = 10.0
+LOG_KEYS_MAX = 1_000
+LEVELS_MAX = 32
+NOWHERE = NodeId("local", 0, 0)
+
+PathHandler = Callable[[NodeId | None, Delivery], None]
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9_.:@+~%=-]{1,256}")
+_ADDRESS = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})(?P<path>/.*)")
+_DEFAULT_SUPERVISION = Restart()
+
+
+class Runtime:
+    """All actors of a process.
+
+    `loop`, `clock` and `rng` are the world; `self_id` is the node's identity (None: no network),
+    and may be set anew when the node takes another uid. `send_data` hands an envelope to the
+    transport; `refused(reason, detail)` is told of everything from outside that makes no sense.
+    `stop_timeout_s` bounds each coroutine of an actor that is to stop.
+
+    `path_handlers` maps a prefix such as "/singleton/" to a function that takes every message for
+    "whoever is there" (uid 0) under it: `handler(node it came from or None, delivery)`.
+    """
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        rng: random.Random,
+        self_id: NodeId | None = None,
+        send_data: Callable[[NodeId, bytes], None] | None = None,
+        refused: Callable[[str, str], None] | None = None,
+        stop_timeout_s: float = 5.0,
+        envelope_bytes_max: int = ENVELOPE_BYTES_MAX,
+    ) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.rng = rng
+        self.stop_timeout_s = stop_timeout_s
+        self.events = EventStream()
+        self.counters: dict[str, int] = {}
+        self.path_handlers: dict[str, PathHandler] = {}
+        self.self_id = self_id
+        self._cells: dict[str, Cell] = {}
+        self._signatures: dict[type, inspect.Signature] = {}
+        self._uids = 0
+        self._names = 0
+        self._is_closing = False
+        self._is_in_dead_letter = False
+        self._logged: dict[str, tuple[float, int]] = {}
+        self.remote = Remote(
+            self,
+            send_data,
+            self._count_refused if refused is None else refused,
+            Codec(self.ref_at, envelope_bytes_max=envelope_bytes_max),
+        )
+
+    # Who and where
+
+    @property
+    def here(self) -> NodeId:
+        """The node of local refs: `self_id`, or a stand-in without network."""
+        return self.self_id or NOWHERE
+
+    @property
+    def actor_count(self) -> int:
+        """Actors that have not ended."""
+        return len(self._cells)
+
+    def ref_at(self, node: NodeId | None, path: str, uid: int = 0) -> ActorRef[Any]:
+        """A ref to (node, path); None is this node, uid 0 whoever is there. Asks nobody."""
+        if node is not None and self._is_here(node):
+            node = None
+        if node is None and uid:
+            cell = self.cell_at(path, uid)
+            if cell is not None:
+                return cell.ref
+        return ActorRef(self, node, path, uid)
+
+    def resolve(self, address: str) -> ActorRef[Any]:
+        """The ref for `/user/hello` (here) or `host:port/user/hello` (whoever runs there).
+
+        Raises `ValueError` when it is neither.
+        """
+        if address.startswith("/"):
+            return self.ref_at(None, address)
+        match = _ADDRESS.fullmatch(address)
+        if match is None or not 0 < int(match["port"]) < 65_536:
+            raise ValueError(f"{address!r} is no actor address; write host:port/user/name")
+        return self.ref_at(NodeId(match["host"].strip("[]"), int(match["port"]), 0), match["path"])
+
+    def cell_at(self, path: str, uid: int) -> Cell | None:
+        """The cell at a path of this process, if it is the one meant."""
+        cell = self._cells.get(path)
+        return cell if cell is not None and uid in (0, cell.ref.uid) else None
+
+    def _is_here(self, node: NodeId) -> bool:
+        own = self.here
+        return node == own or (node.uid == 0 and node[:2] == own[:2])
+
+    # Making and ending actors
+
+    def spawn(
+        self,
+        cls: type[Actor],
+        *args: object,
+        name: str | None = None,
+        supervision: Supervision | None = None,
+        mailbox_max: int | None = None,
+        stash_max: int | None = None,
+    ) -> ActorRef[Any]:
+        """Make an actor `cls(*args)` at `/user/<name>` (`$1`, `$2`, … without a name).
+
+        It starts in a later turn of the loop; its failures, also of its constructor, are a matter
+        of `supervision` (default: `Restart()`). `mailbox_max` bounds the waiting messages; beyond
+        it new ones are dead letters. Raises `TypeError` when the arguments do not fit the
+        constructor, `ValueError` for a name that is taken or no name, `RuntimeError` when the
+        system is ending.
+        """
+        cell = self.create_cell(
+            cls,
+            args,
+            name=name,
+            parent=None,
+            supervision=supervision,
+            mailbox_max=mailbox_max,
+            stash_max=stash_max,
+        )
+        return cell.ref
+
+    def spawn_at(
+        self,
+        path: str,
+        cls: type[Actor],
+        args: tuple[object, ...] = (),
+        *,
+        on_started: Callable[[], None] | None = None,
+        on_stopped: Callable[[StopReason], None] | None = None,
+        supervision: Supervision | None = None,
+        mailbox_max: int | None = None,
+        stash_max: int | None = None,
+    ) -> ActorRef[Any]:
+        """Make an actor at a whole path such as `/singleton/counter`, outlasting `/user`.
+
+        `on_started` is called once, when the first instance has run its `pre_start`; `on_stopped`
+        once, when the actor has ended for good (`post_stop` is done). Raises as `spawn`.
+        """
+        self._check_room(path)
+        cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, stash_max)
+        cell.on_started = on_started
+        if on_stopped is not None:
+            cell.on_stopped = [on_stopped]
+        return cell.ref
+
+    def create_cell(
+        self,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        *,
+        name: str | None,
+        parent: Cell | None,
+        supervision: Supervision | None,
+        mailbox_max: int | None,
+        stash_max: int | None,
+    ) -> Cell:
+        """Make a cell under `parent` (None: under /user); for `spawn` and `Context.spawn`."""
+        if name is None:
+            self._names += 1
+            name = f"${self._names}"
+        elif not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is no actor name; use 1 to 256 letters, digits and _ . : @ + ~ % = -"
+            )
+        path = f"{'/user' if parent is None else parent.path}/{name}"
+        if path.count("/") > LEVELS_MAX:
+            raise ValueError(f"{path} is deeper than {LEVELS_MAX} levels; spawn fewer generations")
+        self._check_room(path)
+        return self._new_cell(path, cls, args, parent, supervision, mailbox_max, stash_max)
+
+    def _check_room(self, path: str) -> None:
+        if path in self._cells:
+            raise ValueError(
+                f"there is an actor at {path} already; choose another name, or wait until it ended "
+                f"(await stopped(ref))"
+            )
+        if not path.startswith("/") or len(path) > PATH_MAX:
+            raise ValueError(f"{path[:80]!r} is no path: begin with / and stay within {PATH_MAX}")
+        if self._is_closing:
+            raise RuntimeError(f"the system is ending; {path} is not started")
+
+    def _new_cell(
+        self,
+        path: str,
+        cls: type[Actor],
+        args: tuple[object, ...],
+        parent: Cell | None,
+        supervision: Supervision | None,
+        mailbox_max: int | None,
+        stash_max: int | None,
+    ) -> Cell:
+        if not (isinstance(cls, type) and issubclass(cls, Actor)):
+            raise TypeError(f"{cls!r} is no Actor class; write spawn(Hello, 'world')")
+        try:
+            signature = self._signatures.get(cls)
+            if signature is None:
+                signature = self._signatures[cls] = inspect.signature(cls)
+            signature.bind(*args)
+        except TypeError as error:
+            raise TypeError(f"{cls.__qualname__}{args!r}: {error}") from None
+        self._uids += 1
+        cell = Cell(
+            self,
+            path,
+            self._uids,
+            cls,
+            args,
+            parent=parent,
+            supervision=_DEFAULT_SUPERVISION if supervision is None else supervision,
+            mailbox_max=mailbox_max,
+            stash_max=stash_max,
+        )
+        self._cells[path] = cell
+        self.loop.call_soon(cell.start)
+        return cell
+
+    def stop(
+        self, ref: ActorRef[Any], reason: StopReason | None = None, *, drain: bool = True
+    ) -> None:
+        """Stop an actor of this process, its children before it; does not wait.
+
+        What lies in its mailbox is still handled; what comes later is a dead letter. Without
+        `drain` it stops after the present message. An actor that is gone is ignored. Raises
+        `ValueError` for a ref to another node.
+        """
+        if not ref.is_local:
+            raise ValueError(f"{ref.address} is on another node; only its own node can stop it")
+        cell = self.cell_at(ref.path, ref.uid)
+        if cell is not None:
+            cell.order_stop(reason or StopReason(StopCause.STOPPED), drain=drain)
+
+    async def stopped(self, ref: ActorRef[Any]) -> None:
+        """Wait until a local actor has ended (`post_stop` is done); at once when it is gone."""
+        cell = self.cell_at(ref.path, ref.uid) if ref.is_local else None
+        if cell is not None:
+            await self._ends([cell])
+
+    def cell_gone(self, cell: Cell, reason: StopReason) -> None:
+        """An actor has ended: free its path, tell who watches. Called by the cell."""
+        del self._cells[cell.path]
+        watchers, cell.watchers = cell.watchers, None
+        for watcher, uid in watchers or ():
+            if watcher.is_local:
+                watching = self.cell_at(watcher.path, watcher.uid)
+                if watching is not None:
+                    self._tell_end(watching, self.ref_as_known(cell, uid), reason)
+            else:
+                self.remote.forget_watcher(cell, watcher, uid)
+                self.remote.send_terminated(watcher, cell.path, uid, reason)
+
+    def ref_as_known(self, cell: Cell, uid: int) -> ActorRef[Any]:
+        """The ref by which somebody knows a cell: exact, or whoever is there."""
+        return cell.ref if uid else ActorRef(self, None, cell.path, 0)
+
+    # Watching
+
+    def watch(self, cell: Cell, ref: ActorRef[Any]) -> None:
+        """Tell `cell` when `ref` ends; at once when it is not there."""
+        if not ref.is_local:
+            self.remote.watch(cell, ref)
+            return
+        target = self.cell_at(ref.path, ref.uid)
+        if target is None:
+            self._tell_end(cell, ref, StopReason(StopCause.GONE, "there is no such actor"))
+            return
+        if target.watchers is None:
+            target.watchers = {}
+        target.watchers[(cell.ref, ref.uid)] = None
+
+    def unwatch(self, cell: Cell, ref: ActorRef[Any]) -> None:
+        """Do not tell it."""
+        if not ref.is_local:
+            self.remote.unwatch(cell, ref)
+            return
+        target = self.cell_at(ref.path, ref.uid)
+        if target is not None and target.watchers is not None:
+            target.watchers.pop((cell.ref, ref.uid), None)
+
+    def _tell_end(self, cell: Cell, ref: ActorRef[Any], reason: StopReason) -> None:
+        cell.push(Delivery(Terminated(ref, reason), None, None, cell.path))
+
+    # Messages
+
+    def send(self, ref: ActorRef[Any], delivery: Delivery) -> None:
+        """Send to whatever a ref names. Raises `MessageError` for what cannot be encoded."""
+        if not ref.is_local:
+            self.remote.send(ref.node, delivery)
+            return
+        if self._path_handler(delivery) is not None:
+            message_parts(delivery.message)  # it may have to travel: refuse here, on every node
+        self.deliver(delivery, None)
+
+    def deliver(self, delivery: Delivery, node: NodeId | None = None) -> None:
+        """Give a message to the handler of its path, else to the actor there, else to nobody.
+
+        `node` is where it came from, None for this process.
+        """
+        handler = self._path_handler(delivery)
+        if handler is None:
+            self.deliver_here(delivery)
+            return
+        try:
+            handler(node, delivery)
+        except Exception:  # noqa: BLE001 - a frame must never end in an exception
+            self.count("failed path handlers")
+            self.log("path handler failed", delivery.path, exc_info=True)
+            self.dead_letter(delivery, delivery.path, Why.NOT_SENT)
+
+    def deliver_here(self, delivery: Delivery) -> None:
+        """Give a message to the actor at its path, past any path handler; else a dead letter."""
+        cell = self.cell_at(delivery.path, delivery.uid)
+        if cell is None:
+            self.dead_letter(delivery, delivery.path, Why.NO_ACTOR)
+        else:
+            cell.put(delivery)
+
+    def forward(self, delivery: Delivery, node: NodeId) -> None:
+        """Send a held message to its path on another node, one hop further.
+
+        Sender and asker go with it: the answer comes from there. Never raises; what cannot be
+        sent is a dead letter.
+        """
+        delivery.hops += 1
+        try:
+            self.remote.send(node, delivery)
+        except MessageError as error:
+            self._count_refused("cannot be encoded", str(error))
+            self.dead_letter(delivery, f"{node.address}{delivery.path}", Why.NOT_SENT)
+
+    def _path_handler(self, delivery: Delivery) -> PathHandler | None:
+        if delivery.uid or not self.path_handlers:
+            return None
+        path = delivery.path
+        return self.path_handlers.get(path[: path.find("/", 1) + 1])
+
+    def dead_letter(self, item: object, path: str, why: Why) -> None:
+        """Nobody handles this (a message or a `Delivery`): fail its ask, count, publish, and log
+        at times."""
+        message, sender = item, None
+        if isinstance(item, Delivery):
+            message, sender = item.message, item.sender
+            if item.asker is not None:
+                item.asker.fail(_ask_error(message, path, why))
+        self.count(f"dead letters: {why.name.lower()}")
+        if self._is_in_dead_letter:
+            return  # a subscriber's own message died: counted, not told to it again for ever
+        self._is_in_dead_letter = True
+        try:
+            recipient = f"{self.here.address}{path}" if path.startswith("/") else path
+            self.events.publish(DeadLetter(message, recipient, sender, why))
+        finally:
+            self._is_in_dead_letter = False
+        tag = message.tag if isinstance(message, Unreadable) else type(message).__name__
+        self.log(f"dead letter: {why}", path, type=tag)
+
+    # The data lane
+
+    def deliver_frame(self, sender: NodeId, frame: bytes | memoryview) -> None:
+        """Take a data frame that came over a connection of `sender`. Never raises."""
+        self.remote.frame(sender, frame)
+
+    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
+        """An envelope given to `send_data` was not sent; its ask fails, its message is dead."""
+        self.remote.dropped(peer, payload)
+
+    def node_removed(self, node: NodeId) -> None:
+        """A node is gone for good: watches of its actors and asks to it end now."""
+        self.remote.node_removed(node)
+
+    # Failures, counters, log
+
+    def actor_failed(self, cell: Cell, error: Exception, during: str, outcome: str) -> None:
+        """User code raised: count, publish, log at times. Called by the cell."""
+        self.count(f"actor failures: {outcome}")
+        name = type(error).__name__
+        self.events.publish(ActorFailed(cell.path, during, name, str(error), outcome))
+        self.log("actor failed", cell.path, exc_info=error, during=during, outcome=outcome)
+
+    def isolate(self, callback: Callable[..., object], *args: object) -> None:
+        """Call something that must not hurt us."""
+        try:
+            callback(*args)
+        except Exception:  # noqa: BLE001 - somebody else's callback
+            self.count("failed callbacks")
+            _log.exception("callback failed")
+
+    def count(self, name: str) -> None:
+        """Add one to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + 1
+
+    def log(
+        self,
+        text: str,
+        path: str,
+        *,
+        exc_info: BaseException | bool | None = None,
+        **fields: object,
+    ) -> None:
+        """Warn, at most once per `LOG_PERIOD_S` for one text and path, with how many were left
+        out since."""
+        key = f"{text} {path}"
+        now = self.clock()
+        at, left_out = self._logged.get(key, (-LOG_PERIOD_S, 0))
+        if now - at < LOG_PERIOD_S:
+            self._logged[key] = (at, left_out + 1)
+            return
+        if len(self._logged) >= LOG_KEYS_MAX:
+            self._logged.clear()
+        self._logged[key] = (now, 0)
+        _log.warning(text, exc_info=exc_info, extra={"path": path, "left_out": left_out, **fields})
+
+    def _count_refused(self, reason: str, detail: str) -> None:
+        self.count(f"refused: {reason}")
+        self.log(f"refused: {reason}", "", detail=detail)
+
+    # The end
+
+    async def shutdown(self, timeout_s: float = 10.0) -> bool:
+        """Stop all actors, those under /user before the others, children before parents.
+
+        What reached a mailbox is still handled, within `timeout_s` for everything; then what is
+        left is cancelled and becomes dead letters. True when all had ended in time. A second call
+        does the same.
+        """
+        self._is_closing = True
+        reason = StopReason(StopCause.SHUTDOWN)
+        deadline = self.loop.time() + timeout_s
+        for is_user in (True, False):
+            roots = [
+                cell
+                for cell in self._cells.values()
+                if cell.parent is None and cell.path.startswith("/user/") == is_user
+            ]
+            for cell in roots:
+                cell.order_stop(reason)
+            await self._ends(roots, deadline)
+        left = list(self._cells.values())
+        for cell in left:
+            self.log("actor did not stop in time", cell.path)
+            cell.kill(reason)
+        if left:
+            await self._ends(left, self.loop.time() + min(timeout_s, 1.0))
+        self.remote.close()
+        return not left
+
+    async def _ends(self, cells: Iterable[Cell], deadline: float | None = None) -> bool:
+        """Wait until these have ended, at most until `deadline` (loop time)."""
+        waiting = {id(cell) for cell in cells}
+        if not waiting:
+            return True
+        ended: asyncio.Future[bool] = self.loop.create_future()
+
+        def finish(*, all_ended: bool) -> None:
+            if not ended.done():
+                ended.set_result(all_ended)
+
+        def watch(cell: Cell) -> None:
+            def gone(_reason: StopReason) -> None:
+                waiting.discard(id(cell))
+                if not waiting:
+                    finish(all_ended=True)
+
+            cell.on_stopped = [*(cell.on_stopped or ()), gone]
+
+        for cell in cells:
+            watch(cell)
+        timer = None
+        if deadline is not None:
+            timer = self.loop.call_at(deadline, functools.partial(finish, all_ended=False))
+        try:
+            return await ended
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+
+def _ask_error(message: object, path: str, why: Why) -> TenureError:
+    if why is Why.UNHANDLED:
+        return UnhandledMessageError(
+            f"{path} has no handler for {type(message).__name__}; mark one with "
+            f"@on({type(message).__name__}) or override receive"
+        )
+    return DeadActorError(f"{path}: {why}")

@@ -1,0 +1,82 @@
+"""What becomes of an actor that raised, and why an actor stopped.
+
+Decides: the four answers to a failure and the budget and backoff of restarts. Does not perform
+them: that is `node.cell`. Given by the user at `spawn`, as `supervision=`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+
+class StopCause(enum.IntEnum):
+    """Why an instance ended."""
+
+    STOPPED = 0  # somebody ordered it
+    FAILED = 1  # it raised, and its supervision says stop or its restarts are spent
+    RESTARTED = 2  # this instance is replaced by a new one of the same actor
+    SHUTDOWN = 3  # the system ends
+    LEAVING = 4  # the node leaves the cluster
+    HANDED_OVER = 5  # another node becomes host
+    DOWNED = 6  # the node was marked down
+    GONE = 7  # its node was removed, or there was no such actor
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """Why an instance ended, and in words what is behind it (may be empty)."""
+
+    cause: StopCause
+    detail: str = ""
+
+    def __str__(self) -> str:
+        name = self.cause.name.lower().replace("_", " ")
+        return f"{name}: {self.detail}" if self.detail else name
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Build a new instance from class and arguments; mailbox and ref stay.
+
+    At most `retries` restarts within `within_s`, then the actor stops. The n-th of them waits
+    `backoff_s * 2**(n-1)`, at most `backoff_max_s`; messages wait meanwhile.
+    """
+
+    retries: int = 10
+    within_s: float = 60.0
+    backoff_s: float = 0.1
+    backoff_max_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Stop the actor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with the next message and the same instance; an actor that cannot start stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """Stop the actor, then treat the failure as one of its parent; without a parent: only stop."""
+
+
+Supervision = Restart | Stop | Resume | Escalate
+
+
+def restart_delay_s(policy: Restart, failed_at: deque[float], now: float) -> float | None:
+    """Seconds to wait before the next restart, None when the budget is spent.
+
+    `failed_at` holds the instants of earlier failures; this one is added, old ones are dropped.
+    """
+    while failed_at and failed_at[0] <= now - policy.within_s:
+        failed_at.popleft()
+    if len(failed_at) >= policy.retries:
+        return None
+    failed_at.append(now)
+    # The exponent is cut: a huge budget must not make a float of 2**1000000.
+    return min(policy.backoff_s * 2.0 ** min(len(failed_at) - 1, 64), policy.backoff_max_s)

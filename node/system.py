@@ -1,0 +1,571 @@
+"""ActorSystem: the one place where a node is built, started and ended.
+
+Decides the order of start (bind, application, join) and of the end (refuse new work, singletons
+stop, actors drain, the leave is announced and acknowledged, sockets close). Does not decide
+anything about the cluster. Used by applications, the command line and the testkit; installs no
+signal handler and never ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from gossip.events import (
+    Address,
+    ClusterFounded,
+    ClusterJoined,
+    Exit,
+    IslandMet,
+    LeaveRequested,
+    LookingFor,
+    MemberChanged,
+    MemberRemoved,
+    ReachabilityChanged,
+    Started,
+)
+from gossip.machine import GossipMachine
+from gossip.membership import Member, MembershipView, NodeId, Status
+from node.actor import Actor
+from node.cluster import Cluster, SingletonHost, Singletons, instance_id
+from node.core import AllReleased, NodeCore
+from node.daemon import Daemon
+from node.environment import Environment, Transport
+from node.errors import NoSeedError, SettingsError
+from node.events import EventStream
+from node.history import History
+from node.proxy import SingletonProxies
+from node.ref import ActorRef
+from node.runtime import Runtime
+from node.settings import DEFAULT_PORT, PROTOCOL_MAX, PROTOCOL_MIN, Settings
+from node.supervision import Supervision
+from singleton.events import (
+    InstanceChanged,
+    LeaveStarted,
+    SingletonStateChanged,
+    UniquenessNotProven,
+)
+
+logger = logging.getLogger(__name__)
+
+FLUSH_TIMEOUT_S = 1.0
+BeforeJoin = Callable[[], Awaitable[None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """How a system ended; `exit_code` is the one the command line would end its process with."""
+
+    reason: str
+    exit_code: int
+
+
+class ActorSystem:
+    """Actors of this process and, with `port`, its membership in a cluster.
+
+    `ActorSystem(settings)` or `ActorSystem(port=…, seeds=[…])` with the fields of `Settings`;
+    without `port` purely local, no sockets. Use it as `async with ActorSystem(…) as system`, or
+    `system = await ActorSystem.start(…)` and `await system.leave()`. Raises `SettingsError` at
+    construction.
+
+    environment: what the node gets from outside; the testkit hands in a simulated one.
+    """
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        environment: Environment | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if settings is not None and kwargs:
+            raise SettingsError(
+                f"both settings and {', '.join(sorted(kwargs))} were given: put all into one"
+            )
+        if settings is None:
+            try:
+                settings = Settings(**kwargs)
+            except TypeError as error:
+                raise SettingsError(f"unknown setting: {error}") from error
+        self.settings = settings
+        self._environment = environment
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runtime: Runtime | None = None
+        self._cluster: Cluster | None = None
+        self._core: NodeCore | None = None
+        self._daemon: Daemon | None = None
+        self._transport: Transport | None = None
+        self._proxies: SingletonProxies | None = None
+        self._history: History | None = None
+        self._terminated: asyncio.Future[Terminated] | None = None
+        self._released: asyncio.Future[None] | None = None
+        self._exit: asyncio.Future[Exit] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._counts: Counter[str] = Counter()
+
+    # begin
+
+    @classmethod
+    async def start(
+        cls,
+        settings: Settings | None = None,
+        *,
+        environment: Environment | None = None,
+        before_join: BeforeJoin | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Build and open a system; what `async with` does, for places that cannot use it."""
+        system = cls(settings, environment=environment, **kwargs)
+        await system.open(before_join=before_join)
+        return system
+
+    async def open(self, *, before_join: BeforeJoin | None = None) -> None:
+        """Bind the sockets, call `before_join`, then look for the cluster; does not wait for it.
+
+        Raises `AddressInUseError`, `NoSeedError`, `SettingsError`, and what `before_join` raises;
+        nothing is left bound then.
+        """
+        if self._loop is not None:
+            raise RuntimeError("this system was opened before; build a new one")
+        loop = self._loop = asyncio.get_running_loop()
+        self._terminated = loop.create_future()
+        self._exit = loop.create_future()
+        environment = self._environment = self._environment or self._real_environment(loop)
+        try:
+            if environment.transport is None:
+                self._runtime = self._make_runtime(loop, environment, None)
+            else:
+                await self._open_node(loop, environment, environment.transport)
+            if before_join is not None:
+                result = before_join()
+                if result is not None:
+                    await result
+            if self._daemon is not None:
+                seeds = await self._resolve_seeds(loop)
+                remembered = environment.state.load()
+                self._daemon.feed(Started(seeds, remembered, self.settings.found))
+        except BaseException:
+            await self._close()
+            raise
+
+    def _real_environment(self, loop: asyncio.AbstractEventLoop) -> Environment:
+        from node.zmq_environment import real_environment
+
+        settings = self.settings
+        return real_environment(
+            loop=loop,
+            host=settings.host,
+            port=settings.port,
+            data_port=settings.data_port,
+            insecure=settings.insecure,
+            frame_bytes_max=settings.frame_bytes_max,
+            state_dir=settings.state_dir,
+            cluster_name=settings.cluster_name,
+        )
+
+    async def _open_node(
+        self, loop: asyncio.AbstractEventLoop, environment: Environment, transport: Transport
+    ) -> None:
+        settings, rng = self.settings, environment.rng
+        await transport.bind()
+        self._transport = transport
+        self_id = NodeId(transport.host, transport.control_port, rng.getrandbits(64) or 1)
+        if settings.history is not None:
+            self._history = History(settings.history, node=self_id.address, clock=environment.clock)
+        gossip = GossipMachine(
+            self._own_record(self_id, environment, transport),
+            cluster_name=settings.cluster_name,
+            settings=settings.gossip(),
+            rng=rng,
+            agreement=settings.agreement(),
+        )
+        core = self._core = NodeCore(gossip, rng)
+        runtime = self._runtime = self._make_runtime(loop, environment, self_id)
+        proxies = self._proxies = SingletonProxies(runtime)
+        host = SingletonHost(runtime, proxies)
+        self._daemon = Daemon(
+            loop=loop,
+            environment=environment,
+            transport=transport,
+            core=core,
+            runtime=runtime,
+            host=host,
+            pause_s=settings.gossip().probe_interval_s,
+            dial_timeout_s=settings.gossip().dial_timeout_s,
+            publish=self._published,
+            exited=self._exited,
+            renamed=self._renamed,
+        )
+        host.feed = self._daemon.feed
+        self._cluster = Cluster(
+            core,
+            Singletons(host, proxies, settings),
+            settings,
+            environment.clock,
+            environment.wall_clock,
+        )
+        transport.open(self_id, self._daemon)
+        logger.info(
+            "bound",
+            extra={"address": self_id.address, "data_port": transport.data_port},
+        )
+        self._write("bound", detail=f"{self_id.address} {transport.data_port}")
+
+    def _own_record(
+        self, self_id: NodeId, environment: Environment, transport: Transport
+    ) -> Member:
+        host = environment.host
+        return Member(
+            id=self_id,
+            name=self.settings.name,
+            roles=tuple(sorted(set(self.settings.roles))),
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            data_port=transport.data_port,
+            boot_id=host.boot_id,
+            net_ns=host.net_ns,
+            pid_ns=host.pid_ns,
+            pid=host.pid,
+            start_ticks=host.start_ticks,
+        )
+
+    def _make_runtime(
+        self, loop: asyncio.AbstractEventLoop, environment: Environment, self_id: NodeId | None
+    ) -> Runtime:
+        return Runtime(
+            loop=loop,
+            clock=environment.clock,
+            rng=environment.rng,
+            self_id=self_id,
+            send_data=self._send_data if self_id is not None else None,
+            stop_timeout_s=self.settings.stop_timeout_s,
+        )
+
+    async def _resolve_seeds(self, loop: asyncio.AbstractEventLoop) -> tuple[Address, ...]:
+        """Every address of every seed; a name that does not resolve is left out, with a warning."""
+        found: list[Address] = []
+        failed: list[str] = []
+        for seed in self.settings.seeds:
+            host, port = split_seed(seed)
+            if _is_numeric(host):
+                found.append((host, port))
+                continue
+            try:
+                answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                failed.append(f"{seed} ({error.strerror})")
+                continue
+            found.extend((str(answer[4][0]), port) for answer in answers)
+        if failed and not found:
+            raise NoSeedError(
+                f"no seed resolves: {', '.join(failed)}. Correct --seed, or the name service"
+            )
+        for seed in failed:
+            logger.warning("a seed does not resolve and is left out", extra={"seed": seed})
+        return tuple(dict.fromkeys(found))
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leave()
+
+    # use
+
+    @property
+    def runtime(self) -> Runtime:
+        """The actors of this process. Raises RuntimeError before the system is open."""
+        if self._runtime is None:
+            raise RuntimeError("the system is not open: use `async with ActorSystem(…)`")
+        return self._runtime
+
+    @property
+    def cluster(self) -> Cluster:
+        """Membership and singletons. Raises `SettingsError` for a local system."""
+        if self._cluster is None:
+            raise SettingsError(
+                "there is no cluster: open the system first, and give it port= and seeds="
+            )
+        return self._cluster
+
+    @property
+    def daemon(self) -> Daemon:
+        """The shell of this node. Raises `SettingsError` for a local system."""
+        if self._daemon is None:
+            raise SettingsError("a local system has no daemon: give port= and seeds=")
+        return self._daemon
+
+    @property
+    def events(self) -> EventStream:
+        """Subscribe to dead letters, membership views, changes of members and singletons."""
+        return self.runtime.events
+
+    def spawn(
+        self,
+        cls: type[Actor],
+        *args: object,
+        name: str | None = None,
+        supervision: Supervision | None = None,
+        mailbox_max: int | None = None,
+    ) -> ActorRef[Any]:
+        """Make an actor `cls(*args)` at `/user/<name>`; see `Runtime.spawn` for what it raises."""
+        return self.runtime.spawn(
+            cls, *args, name=name, supervision=supervision, mailbox_max=mailbox_max
+        )
+
+    def stop(self, ref: ActorRef[Any]) -> None:
+        """Order an actor of this process to stop; what is in its mailbox is handled first."""
+        self.runtime.stop(ref)
+
+    def resolve(self, address: str) -> ActorRef[Any]:
+        """The ref for `/user/hello` (here) or `host:port/user/hello`. Raises ValueError."""
+        return self.runtime.resolve(address)
+
+    def counters(self) -> Mapping[str, int]:
+        """What was counted since the start: dead letters, refused frames, pauses, …"""
+        counts = Counter(self._counts)
+        counts.update(self.runtime.counters)
+        if self._daemon is not None and self._core is not None:
+            counts.update(self._daemon.counters)
+            counts.update(self._core.counters)
+            counts.update(self._core.gossip.counters)
+            for machine in self._core.singletons.values():
+                counts.update(machine.ignored)
+        counts["event handler failures"] += self.runtime.events.failures
+        return counts
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether this node is a working member, and why not (I-145: leaving is not ready)."""
+        if self._ending is not None:
+            return False, "leaving"
+        if self._core is None:
+            return True, "a local system"
+        view = self._core.gossip.view
+        if view is None:
+            return False, self.cluster.state()["explain"]
+        me = view.by_id.get(view.self_id)
+        if me is None or me.status is not Status.UP:
+            return False, f"not up yet: {self.cluster.state()['explain']}"
+        return True, "up"
+
+    # end
+
+    @property
+    def terminated(self) -> Awaitable[Terminated]:
+        """Completes when the system has ended, for whatever reason."""
+        if self._terminated is None:
+            raise RuntimeError("the system is not open: use `async with ActorSystem(…)`")
+        return asyncio.shield(self._terminated)
+
+    async def leave(self) -> None:
+        """End in order; returns when everything has stopped. Called again, it waits for the same.
+
+        Singletons stop, actors handle what is in their mailboxes, the leave is announced and
+        acknowledged, the sockets close.
+        """
+        await asyncio.shield(self._end(None))
+
+    def _end(self, exit_: Exit | None) -> asyncio.Task[None]:
+        if self._loop is None:
+            raise RuntimeError("the system is not open: use `async with ActorSystem(…)`")
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end_in_order(exit_))
+        return self._ending
+
+    def _exited(self, exit_: Exit) -> None:
+        """Membership has ended: by our own leave, a refusal, or the others' decision."""
+        if self._exit is not None and not self._exit.done():
+            self._exit.set_result(exit_)
+        self._end(exit_)
+
+    async def _end_in_order(self, exit_: Exit | None) -> None:
+        """exit_: why we must end; None: because we were asked to, so the others are told."""
+        end = exit_ or Exit(0, "left")
+        self._write("leaving", detail=end.reason)
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout_s):
+                if self._daemon is not None:
+                    await self._stop_singletons(self._daemon)
+                await self.runtime.shutdown(self.settings.stop_timeout_s)
+                if exit_ is None and self._daemon is not None:
+                    end = await self._announce_leave(self._daemon)
+        except TimeoutError:
+            logger.error(
+                "the ordered shutdown took too long and was cut short",
+                extra={"shutdown_timeout_s": self.settings.shutdown_timeout_s},
+            )
+        await self._close()
+        self._terminated_with(Terminated(end.reason, end.code))
+
+    async def _stop_singletons(self, daemon: Daemon) -> None:
+        assert self._loop is not None
+        self._released = self._loop.create_future()
+        daemon.feed(LeaveStarted())
+        try:
+            async with asyncio.timeout(2 * self.settings.stop_timeout_s):
+                await self._released
+        except TimeoutError:
+            logger.error("a singleton did not stop in time", extra=self._singletons_left())
+
+    def _singletons_left(self) -> dict[str, object]:
+        machines = self._core.singletons.values() if self._core is not None else ()
+        return {"singletons": [m.type_name for m in machines if m.running_attempt]}
+
+    async def _announce_leave(self, daemon: Daemon) -> Exit:
+        assert self._exit is not None
+        daemon.feed(LeaveRequested())
+        try:
+            async with asyncio.timeout(self.settings.leave_timeout_s + FLUSH_TIMEOUT_S):
+                return await self._exit
+        except TimeoutError:
+            return Exit(0, "left; the others did not acknowledge it in time")
+
+    async def _close(self) -> None:
+        """Close everything; the control listener is the last thing of this process to go."""
+        if self._proxies is not None:
+            self._proxies.close()
+        if self._runtime is not None and self._ending is None:
+            await self._runtime.shutdown(self.settings.stop_timeout_s)
+        if self._transport is not None:
+            await self._transport.flush(FLUSH_TIMEOUT_S)
+        if self._daemon is not None:
+            self._daemon.close()
+        if self._environment is not None:
+            self._environment.processes.close()
+        if self._history is not None:
+            self._history.close()
+        if self._transport is not None:
+            await self._transport.close()
+
+    def _terminated_with(self, how: Terminated) -> None:
+        assert self._terminated is not None
+        if not self._terminated.done():
+            self._terminated.set_result(how)
+
+    # what the machines publish
+
+    def _send_data(self, node: NodeId, payload: bytes) -> None:
+        """An envelope to a node; to "whoever is there" at an address: the member there."""
+        assert self._transport is not None
+        if node.uid == 0:
+            view = self._core.gossip.view if self._core is not None else None
+            members = view.members if view is not None else ()
+            for member in members:
+                if member.id[:2] == node[:2] and member.status < Status.DOWN:
+                    node = member.id
+                    break
+        self._transport.send_data(node, payload)
+
+    def _renamed(self, new_id: NodeId) -> None:
+        self.runtime.self_id = new_id
+
+    def _published(self, fact: object) -> None:
+        match fact:
+            case MembershipView():
+                self.cluster.view_changed(fact)
+            case AllReleased():
+                if self._released is not None and not self._released.done():
+                    self._released.set_result(None)
+            case InstanceChanged():
+                self._write_instance(fact)
+            case UniquenessNotProven():
+                self._warn_not_proven(fact)
+            case SingletonStateChanged():
+                logger.info(
+                    "singleton",
+                    extra={
+                        "singleton": fact.type_name,
+                        "state": fact.state,
+                        "host": fact.host.address if fact.host else None,
+                        "explain": fact.explain,
+                    },
+                )
+            case _:
+                self._membership_fact(fact)
+        self.runtime.events.publish(fact)
+
+    def _membership_fact(self, fact: object) -> None:
+        match fact:
+            case MemberChanged():
+                node, status = fact.member.id, fact.member.status.name.lower()
+                if fact.member.status is Status.DOWN:
+                    self.runtime.node_removed(node)
+                name = "downed" if fact.member.status is Status.DOWN else f"member_{status}"
+                self._say(name, f"{node.address} {node.uid:016x} {fact.member.cause.name.lower()}")
+            case MemberRemoved():
+                self.runtime.node_removed(fact.id)
+                detail = f"{fact.id.address} {fact.id.uid:016x} {fact.cause.name.lower()}"
+                self._say("member_removed", detail)
+            case ReachabilityChanged():
+                name = "reachable" if fact.reachable else "unreachable"
+                self._say(name, f"{fact.id.address} {fact.id.uid:016x}")
+            case ClusterFounded():
+                self._say("founded", f"{fact.cluster_id:016x}")
+            case ClusterJoined():
+                self._say("joined", f"{fact.cluster_id:016x} {fact.by.address}")
+            case IslandMet():
+                self._say("island_met", f"{fact.address} {fact.other_cluster_id:016x}")
+            case LookingFor():
+                self._say("looking", fact.explain)
+
+    def _say(self, event: str, detail: str) -> None:
+        logger.info(event.replace("_", " "), extra={"detail": detail})
+        self._write(event, detail=detail)
+
+    def _write(self, event: str, *, detail: str = "") -> None:
+        if self._history is not None:
+            self._history.write(event, detail=detail)
+
+    def _write_instance(self, fact: InstanceChanged) -> None:
+        if self._history is not None:
+            self._history.write(
+                fact.event.value,
+                singleton=fact.type_name,
+                instance_id=instance_id(self.cluster.self_id, fact.attempt),
+                detail=fact.detail,
+            )
+
+    def _warn_not_proven(self, fact: UniquenessNotProven) -> None:
+        silent = ", ".join(node.address for node in fact.silent_peers)
+        logger.warning(
+            "hosting although uniqueness is not proven: silent peers may host too",
+            extra={
+                "singleton": fact.type_name,
+                "silent_peers": silent,
+                "waited_s": round(fact.waited_s, 3),
+            },
+        )
+        self._write("not_proven", detail=f"{fact.type_name} {silent}")
+
+
+def split_seed(seed: str) -> Address:
+    """`host:port`, `host` (port 25520) or `[v6]:port`. Raises `SettingsError`."""
+    host, colon, port = seed.rpartition(":")
+    if not colon or seed.endswith("]"):
+        host, port = seed, str(DEFAULT_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise SettingsError(f"seed={seed!r} is no HOST:PORT: write for example 127.0.0.1:25520")
+    return host, int(port)
+
+
+def _is_numeric(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except OSError:
+            continue
+        return True
+    return False

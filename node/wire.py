@@ -1,0 +1,129 @@
+"""Control frames ↔ messages: a fixed head, then concatenated msgpack `[tag, fields]`.
+
+Decides the tags (append-only: a tag is never given to another message) and what a frame may be:
+an unknown tag, a field of the wrong type or a broken frame is reported, never raised. Does not
+decide what a message means. Called by `node.daemon`; budget: control plane, hundreds a second.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import msgpack
+
+from gossip import messages as g
+from node.errors import MessageError
+from node.schema import Schema, schema_of
+from singleton import messages as s
+
+WIRE_VERSION = 1
+HEAD = struct.Struct("!2sBxQQQQ")
+MAGIC = b"TC"
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+MESSAGES_PER_FRAME_MAX = 4096
+
+TAGS: dict[int, type] = {
+    1: g.Ping,
+    2: g.Ack,
+    3: g.PingRequest,
+    4: g.Nack,
+    5: g.Gossip,
+    6: g.ViewSeen,
+    7: g.ViewSeenAck,
+    8: g.SyncOffer,
+    9: g.SyncReply,
+    10: g.JoinRequest,
+    11: g.LookingToo,
+    12: g.JoinChallenge,
+    13: g.JoinConfirm,
+    14: g.JoinRefused,
+    15: g.Welcome,
+    16: g.WhoAreYou,
+    17: g.IAm,
+    18: g.Invite,
+    19: g.Dissolve,
+    20: g.YouAreGone,
+    21: g.LinkQuestion,
+    22: g.LinkAnswer,
+    32: s.HandOverAsk,
+    33: s.HandOverAnswer,
+    34: s.HostNotice,
+}
+
+_TAG_OF = {cls: tag for tag, cls in TAGS.items()}
+
+
+class WireError(Exception):
+    """A frame that is not ours; `reason` is a short key for counting."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+def encode_head(head: g.Head) -> bytes:
+    """The head of each control frame."""
+    return HEAD.pack(
+        MAGIC,
+        WIRE_VERSION,
+        head.cluster_id,
+        head.members_digest,
+        head.reach_digest,
+        head.counter,
+    )
+
+
+def encode(message: object) -> bytes:
+    """One message. Raises `MessageError` when it is none of ours: our own mistake."""
+    cls = type(message)
+    tag = _TAG_OF.get(cls)
+    if tag is None:
+        raise MessageError(f"{cls.__name__} has no tag in node.wire.TAGS: give it the next one")
+    schema: Schema[Any] = schema_of(cls)
+    packed: bytes = msgpack.packb((tag, schema.pack(message)), use_bin_type=True)
+    return packed
+
+
+def decode(frame: bytes) -> tuple[g.Head, list[object], list[WireError]]:
+    """Head, the messages that are understood, and what was not. Raises `WireError` when there is
+    no head to read."""
+    if len(frame) < HEAD.size or len(frame) > FRAME_BYTES_MAX:
+        raise WireError("malformed", f"a control frame of {len(frame)} bytes")
+    magic, version, *numbers = HEAD.unpack_from(frame)
+    if magic != MAGIC:
+        raise WireError("malformed", f"a frame that begins with {magic!r}")
+    if version != WIRE_VERSION:
+        raise WireError("wire-version", f"wire version {version}, ours is {WIRE_VERSION}")
+    found: list[object] = []
+    refused: list[WireError] = []
+    unpacker = msgpack.Unpacker(
+        use_list=True, raw=False, strict_map_key=True, max_buffer_size=FRAME_BYTES_MAX
+    )
+    unpacker.feed(memoryview(frame)[HEAD.size :])
+    try:
+        for item in unpacker:
+            if len(found) + len(refused) >= MESSAGES_PER_FRAME_MAX:
+                refused.append(WireError("malformed", "too many messages in one frame"))
+                break
+            _decode_item(item, found, refused)
+        if unpacker.tell() != len(frame) - HEAD.size:
+            refused.append(WireError("malformed", "a truncated message"))
+    except Exception as error:  # noqa: BLE001 - msgpack raises several unrelated classes
+        refused.append(WireError("malformed", f"{type(error).__name__}: {error}"))
+    return g.Head(*numbers), found, refused
+
+
+def _decode_item(item: object, found: list[object], refused: list[WireError]) -> None:
+    if not isinstance(item, list) or len(item) != 2 or type(item[0]) is not int:
+        refused.append(WireError("malformed", "not [tag, fields]"))
+        return
+    cls = TAGS.get(item[0])
+    if cls is None:
+        refused.append(WireError("unknown-tag", f"tag {item[0]}"))
+        return
+    try:
+        found.append(schema_of(cls).unpack(item[1]))
+    except MessageError as error:
+        refused.append(WireError("bad-field", str(error)))

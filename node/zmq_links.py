@@ -1,0 +1,427 @@
+"""The sending half of a lane: one DEALER per peer, dialled on first use, that never receives.
+
+Decides: when a link is dialled, what waits and what is dropped meanwhile, and when a link has
+ended. Does not decide what a lost link means: `Inbox.link_lost` tells the node. Made by
+`node.zmq_transport`.
+
+Budget: `bench tell_remote`; per payload one dict look-up and one append, per turn one callback
+for all links.
+
+Life of a link: payloads wait in our own queue until the ZMTP handshake is done, so libzmq never
+holds anything that could reach another process than the one that was meant. A connection is never
+re-established behind our back: one that ends takes its queue with it, and the next send dials anew
+with a new introduction. A dial that fails at once while a certain process was meant (its kernel
+refuses) drops what waits; any other failure is tried again until `establish_s` is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from gossip.membership import NodeId
+from node.addresses import endpoint, packed_number, resolve, without_brackets
+from node.zmq_monitor import SocketMonitor
+
+# A frame is filled up to here; a single larger payload is a frame of its own.
+FRAME_BYTES_TARGET = 64 * 1024
+
+_PACES_MAX = 4096
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_EVENTS = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkTiming:
+    """Waits and paces of outgoing links; all in seconds.
+
+    `establish_s`: payloads wait this long for a link. `connect_s`, `handshake_s`: one attempt.
+    `redial_min_s` → `redial_max_s`: pause between two dials to one address, doubled by each
+    failure. `heartbeat_interval_s`, `heartbeat_timeout_s`: ZMTP heartbeats, on the first
+    `heartbeat_links_max` links of a lane; they end the link to a frozen process. `unacked_s`: a
+    link whose bytes nobody acknowledged for so long is lost.
+    """
+
+    establish_s: float = 2.0
+    connect_s: float = 1.0
+    handshake_s: float = 2.0
+    redial_min_s: float = 0.05
+    redial_max_s: float = 1.0
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 3.0
+    heartbeat_links_max: int = 4
+    unacked_s: float = 10.0
+
+
+class _Link:
+    """The way to one peer. Without a socket it waits for `redial`; `give_up` ends the wait."""
+
+    __slots__ = (
+        "blocked",
+        "descriptor",
+        "dialled_at",
+        "dirty",
+        "give_up",
+        "has_heartbeat",
+        "hello",
+        "monitor",
+        "peer",
+        "port",
+        "queue",
+        "redial",
+        "size",
+        "socket",
+        "up",
+    )
+
+    def __init__(self, peer: NodeId, port: int) -> None:
+        self.peer = peer
+        self.port = port
+        self.queue: deque[bytes] = deque()
+        self.size = 0  # bytes in the queue
+        self.hello: bytes | None = None  # not yet handed to the socket
+        self.up = False  # the handshake is done
+        self.blocked = False  # the socket takes nothing more; its descriptor tells when it does
+        self.dirty = False  # in the list of links to flush at the end of this turn
+        self.has_heartbeat = False
+        self.dialled_at = 0.0
+        self.descriptor = -1
+        self.socket: zmq.Socket[bytes] | None = None
+        self.monitor: SocketMonitor | None = None
+        self.redial: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self.give_up: asyncio.TimerHandle | None = None
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How fast one address may be dialled."""
+
+    failure_count: int = 0
+    next_at: float = 0.0
+
+
+class Links:
+    """All outgoing links of one lane.
+
+    `hello(peer)` makes the introduction of a new connection, `head()` the bytes in front of each
+    frame, `dropped(peer, payload)` hears of each payload that will not be sent, `lost(peer)` of
+    each link that had been established and ended.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: asyncio.AbstractEventLoop,
+        timing: LinkTiming,
+        *,
+        payload_bytes_max: int,
+        pending_bytes_max: int,
+        links_max: int,
+        options: dict[int, int],
+        hello: Callable[[NodeId], bytes],
+        head: Callable[[], bytes] | None,
+        dropped: Callable[[NodeId, bytes], None],
+        lost: Callable[[NodeId], None],
+    ) -> None:
+        self._context = context
+        self._loop = loop
+        self._timing = timing
+        self._payload_bytes_max = payload_bytes_max
+        self._pending_bytes_max = pending_bytes_max
+        self._links_max = links_max
+        self._options = options
+        self._hello = hello
+        self._head = head
+        self._dropped = dropped
+        self._lost = lost
+        self._links: dict[NodeId, _Link] = {}
+        self._dirty: list[_Link] = []
+        self._paces: OrderedDict[tuple[str, int], _Pace] = OrderedDict()
+        self._dial_count = 0
+        self._idle_waiters: list[asyncio.Future[None]] = []
+        self._closed = False
+
+    def has(self, peer: NodeId) -> bool:
+        """True when there is a link to `peer`, established or not."""
+        return peer in self._links
+
+    def send(self, to: NodeId, port: int, payload: bytes) -> None:
+        """Queue a payload for `to`; `port` is where its lane listens, used by a first dial.
+
+        Dropped at once when it is larger than `payload_bytes_max`, or when `pending_bytes_max`
+        bytes or `links_max` links are waiting already.
+        """
+        link = self._links.get(to)
+        size = len(payload)
+        if (
+            size > self._payload_bytes_max
+            or self._closed
+            or (link is None and len(self._links) >= self._links_max)
+            or (link is not None and link.size + size > self._pending_bytes_max)
+        ):
+            self._dropped(to, payload)
+            return
+        if link is None:
+            link = self._links[to] = _Link(to, port)
+        link.queue.append(payload)
+        link.size += size
+        if link.up:
+            if link.blocked:
+                return
+            if link.size >= FRAME_BYTES_TARGET:
+                self._flush(link)
+            elif not link.dirty:
+                link.dirty = True
+                self._dirty.append(link)
+                if len(self._dirty) == 1:
+                    self._loop.call_soon(self._flush_dirty)
+        elif link.give_up is None:
+            link.give_up = self._loop.call_later(self._timing.establish_s, self._give_up, link)
+            self._dial_when_allowed(link)
+
+    def close(self, peer: NodeId) -> None:
+        """Drop the link to `peer` and what waits for it."""
+        link = self._links.get(peer)
+        if link is not None:
+            self._end(link)
+
+    def close_all(self, linger_ms: int) -> None:
+        """Drop all links; what was handed over already has `linger_ms` to leave this host."""
+        self._closed = True
+        for link in list(self._links.values()):
+            self._end(link, linger_ms if link.up else 0)
+
+    def address_lives(self, host: str, port: int) -> None:
+        """Somebody who listens at this address was heard: dial without waiting any longer."""
+        if self._paces.pop((host, port), None) is None:
+            return
+        for link in list(self._links.values()):
+            if (
+                link.peer.host == host
+                and link.port == port
+                and isinstance(link.redial, asyncio.TimerHandle)
+            ):
+                self._dial_when_allowed(link)
+
+    async def idle(self) -> None:
+        """Wait until no payload waits here, be it handed over or dropped."""
+        while any(link.queue for link in self._links.values()):
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._idle_waiters.append(waiter)
+            await waiter
+
+    def _wake_idle(self) -> None:
+        waiters, self._idle_waiters = self._idle_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def _flush_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for link in dirty:
+            link.dirty = False
+        for link in dirty:
+            if link.up and not link.blocked:
+                self._flush(link)
+
+    def _flush(self, link: _Link) -> None:
+        """Hand over frames until the queue is empty or the socket takes no more."""
+        socket = link.socket
+        assert socket is not None
+        try:
+            if link.hello is not None:
+                socket.send(link.hello, zmq.NOBLOCK)
+                link.hello = None
+            while link.queue:
+                frame, batch = self._next_frame(link)
+                try:
+                    socket.send(frame, zmq.NOBLOCK)
+                except zmq.Again:
+                    link.queue.extendleft(reversed(batch))
+                    raise
+                link.size -= sum(map(len, batch))
+        except zmq.Again:
+            # The descriptor is read only while blocked: else it would tell of each frame taken.
+            link.blocked = True
+            self._loop.add_reader(link.descriptor, self._on_writable, link)
+            return
+        if self._idle_waiters:
+            self._wake_idle()
+
+    def _next_frame(self, link: _Link) -> tuple[bytes, list[bytes]]:
+        """The bytes of the next frame, and the payloads in it (taken from the queue)."""
+        queue = link.queue
+        head = self._head() if self._head is not None else b""
+        batch = [queue.popleft()]
+        size = len(head) + len(batch[0])
+        while queue and size + len(queue[0]) <= FRAME_BYTES_TARGET:
+            size += len(queue[0])
+            batch.append(queue.popleft())
+        if not head and len(batch) == 1:
+            return batch[0], batch
+        return head + b"".join(batch), batch
+
+    def _on_writable(self, link: _Link) -> None:
+        socket = link.socket
+        if socket is None or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
+            return
+        link.blocked = False
+        self._loop.remove_reader(link.descriptor)
+        self._flush(link)
+
+    # -- dialling -----------------------------------------------------------------------------
+
+    def _pace_of(self, link: _Link) -> _Pace:
+        key = (link.peer.host, link.port)
+        pace = self._paces.setdefault(key, _Pace())
+        self._paces.move_to_end(key)
+        if len(self._paces) > _PACES_MAX:
+            self._paces.popitem(last=False)
+        return pace
+
+    def _dial_when_allowed(self, link: _Link) -> None:
+        self._cancel_redial(link)
+        delay_s = self._pace_of(link).next_at - time.monotonic()
+        if delay_s > 0:
+            link.redial = self._loop.call_later(delay_s, self._dial, link)
+        else:
+            self._dial(link)
+
+    def _dial(self, link: _Link) -> None:
+        link.redial = None
+        pace = self._pace_of(link)
+        link.dialled_at = time.monotonic()
+        pace.next_at = link.dialled_at + self._timing.redial_min_s
+        if packed_number(link.peer.host) is not None:
+            self._connect(link, without_brackets(link.peer.host))
+        else:
+            link.redial = self._loop.create_task(self._resolve_and_connect(link))
+
+    async def _resolve_and_connect(self, link: _Link) -> None:
+        numbers = await resolve(link.peer.host)
+        link.redial = None
+        if numbers:
+            # A name may stand for several addresses, one after the other is tried.
+            self._connect(link, numbers[self._pace_of(link).failure_count % len(numbers)])
+        else:
+            self._attempt_failed(link, at_once=False)
+
+    def _connect(self, link: _Link, number: str) -> None:
+        self._dial_count += 1
+        try:
+            socket = link.socket = self._context.socket(zmq.DEALER)
+            for option, value in self._options.items():
+                socket.setsockopt(option, value)
+            socket.setsockopt(zmq.IPV6, int(":" in number))
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, "tenure")  # speak to ZMTP 3 only
+            self._set_heartbeat(link, socket)
+            link.descriptor = int(socket.getsockopt(zmq.FD))
+            link.monitor = SocketMonitor(
+                self._context,
+                socket,
+                self._loop,
+                name=f"link-{self._dial_count}",
+                events=_EVENTS,
+                on_event=lambda event, _value: self._on_event(link, event),
+            )
+            socket.connect(endpoint(number, link.port))
+        except zmq.ZMQError:
+            # No descriptors left, or an address libzmq cannot parse.
+            self._attempt_failed(link, at_once=False)
+
+    def _set_heartbeat(self, link: _Link, socket: zmq.Socket[bytes]) -> None:
+        timing = self._timing
+        beating = sum(other.has_heartbeat for other in self._links.values())
+        if beating < timing.heartbeat_links_max:
+            link.has_heartbeat = True
+            socket.setsockopt(zmq.HEARTBEAT_IVL, int(timing.heartbeat_interval_s * 1000))
+            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(timing.heartbeat_timeout_s * 1000))
+
+    # -- what the monitor tells ---------------------------------------------------------------
+
+    def _on_event(self, link: _Link, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._established(link)
+        elif link.up:
+            # Only an end can follow: DISCONNECTED, or CLOSED.
+            self._end(link)
+            self._lost(link.peer)
+        else:
+            elapsed_s = time.monotonic() - link.dialled_at
+            refused = event == zmq.EVENT_CLOSED and elapsed_s < self._timing.connect_s
+            self._attempt_failed(link, at_once=refused)
+
+    def _established(self, link: _Link) -> None:
+        link.up = True
+        if link.give_up is not None:
+            link.give_up.cancel()
+            link.give_up = None
+        self._pace_of(link).failure_count = 0
+        link.hello = self._hello(link.peer)
+        assert link.socket is not None
+        link.socket.getsockopt(zmq.EVENTS)  # lets the socket learn of its new pipe
+        self._flush(link)
+
+    def _attempt_failed(self, link: _Link, *, at_once: bool) -> None:
+        self._shut(link, 0)
+        pace = self._pace_of(link)
+        timing = self._timing
+        pause_s = min(timing.redial_max_s, timing.redial_min_s * 2.0 ** min(pace.failure_count, 16))
+        pace.failure_count += 1
+        pace.next_at = max(pace.next_at, time.monotonic() + pause_s)
+        if at_once and link.peer.uid != 0:
+            self._end(link)
+        else:
+            self._dial_when_allowed(link)
+
+    def _give_up(self, link: _Link) -> None:
+        link.give_up = None
+        if link.socket is not None:
+            self._pace_of(link).failure_count += 1
+        self._end(link)
+
+    def _end(self, link: _Link, linger_ms: int = 0) -> None:
+        """Forget a link; each payload that waits is reported as dropped."""
+        del self._links[link.peer]
+        self._shut(link, linger_ms)
+        self._cancel_redial(link)
+        if link.give_up is not None:
+            link.give_up.cancel()
+            link.give_up = None
+        waiting, link.queue = link.queue, deque()
+        link.size = 0
+        for payload in waiting:
+            self._dropped(link.peer, payload)
+        if self._idle_waiters:
+            self._wake_idle()
+
+    def _cancel_redial(self, link: _Link) -> None:
+        if link.redial is not None:
+            link.redial.cancel()
+            link.redial = None
+
+    def _shut(self, link: _Link, linger_ms: int) -> None:
+        """Close the socket of a link, its monitor first."""
+        if link.monitor is not None:
+            link.monitor.close()
+            link.monitor = None
+        if link.socket is not None:
+            if link.blocked:
+                self._loop.remove_reader(link.descriptor)
+            link.socket.close(linger_ms)
+            link.socket = None
+        link.up = link.blocked = link.has_heartbeat = False
+        link.descriptor = -1

@@ -1,0 +1,298 @@
+"""The receiving half of a lane: one bound ROUTER that never sends.
+
+Decides: whose frames are handed on. A frame's sender is the process that introduced its connection
+(`node.hello`); a frame on any other connection is refused with a reason. Does not decide what a
+frame means. Made by `node.zmq_transport`.
+
+Budget: `bench tell_remote`; per frame two receives, one option read, one table look-up.
+
+Reasons given to `Inbox.frame_refused`:
+
+- "no-hello", "bad-hello", "wire-version": the connection was not introduced, or not acceptably;
+- "wrong-uid": the connection means a process that ran at our address before us;
+- "superseded": its process has introduced a later connection on this lane;
+- "second-hello": a connection tried to change its identity;
+- "malformed": an empty frame, or a message of several parts;
+- "handshake": a connection that spoke ZMTP but not to its end (per connection);
+- "foreign": a connection that did not speak ZMTP 3, an HTTP client for example (per connection).
+
+A connection that closes before its handshake is neither: peers dial so to ask the kernel whether
+we live. A frame above `frame_bytes_max` is no event either: libzmq ends its connection unread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import OrderedDict
+from collections.abc import Callable
+
+import zmq
+
+from gossip.membership import NodeId
+from node.addresses import endpoint
+from node.environment import Inbox, Lane
+from node.hello import MAGIC_FIRST, Hello, HelloRefusal, unpack_hello
+from node.zmq_monitor import SocketMonitor
+
+_HANDSHAKE_FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_EVENTS = (
+    zmq.EVENT_ACCEPTED
+    | zmq.EVENT_ACCEPT_FAILED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | _HANDSHAKE_FAILED
+)
+_CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
+
+
+class _Connection:
+    """An introduced connection; its identity never changes."""
+
+    __slots__ = ("link_number", "sender")
+
+    def __init__(self, sender: NodeId, link_number: int) -> None:
+        self.sender = sender
+        self.link_number = link_number
+
+
+class Listener:
+    """Binds one lane and hands frames to an `Inbox`, with the node that sent them.
+
+    `connections_max` introduced connections are remembered, the ones silent for longest are
+    forgotten first (their frames are then "no-hello"); as many refused ones are remembered beside
+    them, so a flood of strangers displaces no member.
+    """
+
+    def __init__(
+        self,
+        lane: Lane,
+        context: zmq.Context[zmq.Socket[bytes]],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        wire_version: int,
+        connections_max: int,
+        drain_frames_max: int,
+    ) -> None:
+        self._lane = lane
+        self._context = context
+        self._loop = loop
+        self._wire_version = wire_version
+        self._connections_max = connections_max
+        self._drain_frames_max = drain_frames_max
+        self._introduced: OrderedDict[bytes, _Connection] = OrderedDict()
+        self._refused: OrderedDict[bytes, HelloRefusal] = OrderedDict()
+        self._current: dict[NodeId, bytes] = {}
+        self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
+        self._handshake_failed = False
+        self._skipping = False
+        self._scheduled = False
+        self._self_uid = 0
+        self._inbox: Inbox | None = None
+        self._deliver: Callable[[NodeId, bytes], None] = _nobody
+        self._welcome: Callable[[Hello], None] = _nobody_else
+        self._socket: zmq.Socket[bytes] | None = None
+        self._descriptor = -1
+        self._monitor: SocketMonitor | None = None
+
+    def bind(self, number: str, port: int, options: dict[int, int]) -> int:
+        """Bind to a numeric address; returns the port (the one chosen, when `port` is 0).
+
+        Raises `zmq.ZMQError`; everything is closed then.
+        """
+        socket = self._socket = self._context.socket(zmq.ROUTER)
+        try:
+            for option, value in options.items():
+                socket.setsockopt(option, value)
+            # With a domain libzmq turns away what does not speak ZMTP 3; without one it takes
+            # any bytes (an HTTP request) for a peer of ZMTP 1 and keeps the connection.
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, "tenure")
+            self._monitor = SocketMonitor(
+                self._context,
+                socket,
+                self._loop,
+                name="listener",
+                events=_EVENTS,
+                on_event=self._on_event,
+            )
+            socket.bind(endpoint(number, port))
+            bound = socket.getsockopt(zmq.LAST_ENDPOINT)
+        except zmq.ZMQError:
+            self.close()
+            raise
+        return int(bytes(bound).rstrip(b"\0").rpartition(b":")[2])
+
+    def open(
+        self,
+        self_uid: int,
+        inbox: Inbox,
+        deliver: Callable[[NodeId, bytes], None],
+        welcome: Callable[[Hello], None],
+    ) -> None:
+        """Begin to hand frames to `deliver`; `welcome` hears of each accepted Hello first."""
+        assert self._socket is not None, "bind comes before open"
+        self._self_uid = self_uid
+        self._inbox = inbox
+        self._deliver = deliver
+        self._welcome = welcome
+        self._descriptor = int(self._socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._descriptor, self._drain)
+        # The descriptor is edge-triggered: what arrived before add_reader is never told.
+        self._schedule()
+
+    def close(self) -> None:
+        """Stop listening and drop all connections. Idempotent."""
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
+        if self._socket is not None:
+            if self._descriptor >= 0:
+                self._loop.remove_reader(self._descriptor)
+                self._descriptor = -1
+            self._socket.close(0)
+            self._socket = None
+        self._inbox = None
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._drain_again)
+
+    def _drain_again(self) -> None:
+        self._scheduled = False
+        self._drain()
+
+    def _drain(self) -> None:
+        drained = False
+        try:
+            drained = self._receive()
+        finally:
+            if not drained:  # the budget ran out, or the inbox raised: the edge is spent, go on
+                self._schedule()
+
+    def _receive(self) -> bool:
+        """Take at most a budget of frames; True when nothing is left."""
+        introduced = self._introduced
+        for _ in range(self._drain_frames_max):
+            socket = self._socket
+            if socket is None:
+                return True
+            try:
+                first = socket.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return True
+            if self._skipping:
+                self._skipping = bool(socket.getsockopt(zmq.RCVMORE))
+                continue
+            frame = socket.recv(zmq.NOBLOCK)
+            if socket.getsockopt(zmq.RCVMORE):
+                self._skipping = True
+                self._refuse("malformed", "a message of several parts")
+                continue
+            connection = introduced.get(first)
+            if connection is None or frame[:1] == MAGIC_FIRST or not frame:
+                self._take_unusual(first, frame, connection)
+                continue
+            introduced.move_to_end(first)
+            self._deliver(connection.sender, frame)
+        return False
+
+    def _take_unusual(self, routing_id: bytes, frame: bytes, known: _Connection | None) -> None:
+        """A frame that is not simply the next one of an introduced connection."""
+        if not frame:
+            self._refuse("malformed", "an empty frame")
+            return
+        if known is not None:
+            self._refuse("second-hello", f"on the connection of {known.sender}")
+            return
+        refusal = self._refused.get(routing_id)
+        if refusal is None:
+            hello = unpack_hello(frame, self._wire_version, self._lane)
+            refusal = (
+                hello if isinstance(hello, HelloRefusal) else self._introduce(routing_id, hello)
+            )
+        if refusal is not None:
+            self._remember_refused(routing_id, refusal)
+            self._refuse(refusal.reason, refusal.detail)
+
+    def _introduce(self, routing_id: bytes, hello: Hello) -> HelloRefusal | None:
+        """Accept a connection, or tell why not."""
+        if hello.meant_uid not in (0, self._self_uid):
+            return HelloRefusal(
+                "wrong-uid",
+                f"{hello.sender} means uid {hello.meant_uid:016x}, this is {self._self_uid:016x}",
+            )
+        superseded = HelloRefusal("superseded", f"{hello.sender} has a later connection")
+        former_id = self._current.get(hello.sender)
+        if former_id is not None:
+            former = self._introduced[former_id]
+            # Both may be read in either order; only the later one may speak, or frames of one
+            # sender would overtake each other.
+            if former.link_number >= hello.link_number:
+                return superseded
+            del self._introduced[former_id]
+            self._remember_refused(former_id, superseded)
+        elif len(self._introduced) >= self._connections_max:
+            _, forgotten = self._introduced.popitem(last=False)
+            del self._current[forgotten.sender]
+        self._introduced[routing_id] = _Connection(hello.sender, hello.link_number)
+        self._current[hello.sender] = routing_id
+        self._welcome(hello)
+        return None
+
+    def _remember_refused(self, routing_id: bytes, refusal: HelloRefusal) -> None:
+        if refusal.reason == "no-hello":
+            return  # it may still introduce itself
+        self._refused[routing_id] = refusal
+        self._refused.move_to_end(routing_id)
+        if len(self._refused) > self._connections_max:
+            self._refused.popitem(last=False)
+
+    def _refuse(self, reason: str, detail: str) -> None:
+        if self._inbox is not None:
+            self._inbox.frame_refused(self._lane, reason, detail)
+
+    def _on_event(self, event: int, value: int) -> None:
+        """Count the connections that libzmq itself turned away."""
+        if event == zmq.EVENT_ACCEPTED:
+            self._shaking[value] = None
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            # It does not say which. Taking the oldest one keeps the sums right, and who is left
+            # over is told by its end.
+            if self._shaking:
+                del self._shaking[next(iter(self._shaking))]
+        elif event == zmq.EVENT_DISCONNECTED:
+            failed, self._handshake_failed = self._handshake_failed, False
+            if value in self._shaking:
+                del self._shaking[value]
+                if not failed:
+                    self._refuse("foreign", "a connection that does not speak ZMTP 3")
+            elif failed and self._shaking:
+                del self._shaking[next(iter(self._shaking))]
+        elif event == zmq.EVENT_ACCEPT_FAILED:
+            self._refuse("handshake", f"accept failed: {os.strerror(value)}")
+        elif event & _HANDSHAKE_FAILED:
+            # libzmq reports the failure and the end of a connection together, in this order.
+            self._handshake_failed = True
+            if value not in _CLOSED_BY_PEER:
+                self._refuse("handshake", f"failed with {_failure(event, value)}")
+
+
+def _failure(event: int, value: int) -> str:
+    if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+        # libzmq leaves EAGAIN behind when the time for the handshake is over.
+        return "a timeout" if value == errno.EAGAIN else os.strerror(value)
+    return f"ZMTP error {value:#x}"
+
+
+def _nobody(_sender: NodeId, _frame: bytes) -> None:
+    """Until `open`."""
+
+
+def _nobody_else(_hello: Hello) -> None:
+    """Until `open`."""

@@ -1,0 +1,401 @@
+"""The sockets of a real node: two lanes over ZeroMQ.
+
+Decides: what is bound, what a connection says of itself, how much may wait, what is closed in
+which order. Does not decide what a frame means or when a peer is gone: it hands frames, lost links
+and drops to an `Inbox`. Implements `node.environment.Transport`; built by `node.zmq_environment`.
+
+Each lane is a ROUTER that only receives (`node.zmq_listener`) and one DEALER per peer that only
+sends (`node.zmq_links`), in a ZeroMQ context of its own, so that bulk on the data lane never holds
+up the I/O thread of the control lane. Plain sockets on the running loop, no `zmq.asyncio`.
+
+Without keys (this version knows none) a process is believed about its identity by whoever it
+reaches: bind to loopback, or to a network in which every process is trusted (`insecure`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+import zmq
+
+from gossip.membership import NodeId
+from node.addresses import is_loopback, is_wildcard, resolve
+from node.environment import DialOutcome, Inbox, Lane
+from node.errors import AddressInUseError, SettingsError
+from node.hello import Hello, pack_hello
+from node.zmq_links import FRAME_BYTES_TARGET, Links, LinkTiming
+from node.zmq_listener import Listener
+
+log = logging.getLogger(__name__)
+
+FRAME_BYTES_MAX = 8 * 1024 * 1024
+
+_SOCKETS_MAX = 16_384  # of one context; a link takes three
+_HEAD_BYTES_MAX = 1024
+_LINGER_MS = 200
+_KEEPALIVE: dict[int, int] = {
+    zmq.TCP_KEEPALIVE: 1,
+    zmq.TCP_KEEPALIVE_IDLE: 30,
+    zmq.TCP_KEEPALIVE_INTVL: 10,
+    zmq.TCP_KEEPALIVE_CNT: 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportLimits:
+    """How much may wait, and for how long.
+
+    `control_frame_bytes_max`: a control frame with its head (a larger payload is dropped by the
+    sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
+    `links_max`: outgoing links per lane; `connections_max`: incoming ones remembered per lane;
+    `ports_max`: learned data ports. `frames_high_mark`: frames per link inside libzmq, on each
+    side. `drain_frames_max`: frames taken in one turn of the loop, per lane.
+    """
+
+    control_frame_bytes_max: int = 256 * 1024
+    control_pending_bytes_max: int = 4 * 1024 * 1024
+    data_pending_bytes_max: int = 64 * 1024 * 1024
+    links_max: int = 4096
+    connections_max: int = 4096
+    ports_max: int = 16_384
+    frames_high_mark: int = 32
+    drain_frames_max: int = 64
+    timing: LinkTiming = field(default_factory=LinkTiming)
+
+
+class ZmqTransport:
+    """`Transport` over ZeroMQ. All methods belong to the thread of `loop`.
+
+    `host` is both bound and advertised: a number, or a name (looked up when binding; peers look it
+    up themselves, and the name stays the identity). Wildcards are refused, they are nobody's
+    address. A port 0 is chosen by the system. `frame_bytes_max` must be the same on all nodes: a
+    sender drops what a receiver would have to refuse.
+
+    `control_dropped_count` counts control payloads that were not sent. `Inbox.data_dropped` may
+    be called from within `send_data`, `close_links` and `close`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        control_port: int,
+        data_port: int = 0,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        wire_version: int = 1,
+        insecure: bool = False,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        limits: TransportLimits | None = None,
+    ) -> None:
+        """Raises `SettingsError` for a wildcard host, a wrong port or too small a frame."""
+        _check_host(host)
+        _check_port("port", control_port)
+        _check_port("data_port", data_port)
+        if 0 < control_port == data_port:
+            raise SettingsError(
+                f"data_port={data_port} is the control port as well, but each lane needs its own: "
+                f"choose another data_port, or 0 for any"
+            )
+        if frame_bytes_max < FRAME_BYTES_TARGET:
+            raise SettingsError(
+                f"frame_bytes_max={frame_bytes_max} is less than {FRAME_BYTES_TARGET}, up to which "
+                f"messages are sent together: raise it"
+            )
+        self.host = host
+        self.control_port = control_port
+        self.data_port = data_port
+        self.control_dropped_count = 0
+        self._loop = loop
+        self._wire_version = wire_version
+        self._insecure = insecure
+        self._frame_bytes_max = frame_bytes_max
+        self._limits = limits or TransportLimits()
+        self._contexts: dict[Lane, zmq.Context[zmq.Socket[bytes]]] = {}
+        self._listeners: dict[Lane, Listener] = {}
+        self._control: Links | None = None
+        self._data: Links | None = None
+        self._self_id: NodeId | None = None
+        self._inbox: Inbox | None = None
+        self._link_number = 0
+        self._learned_ports: OrderedDict[NodeId, int] = OrderedDict()
+        self._heard_ports: OrderedDict[NodeId, int] = OrderedDict()
+        self._closed = False
+
+    # -- binding ------------------------------------------------------------------------------
+
+    async def bind(self) -> None:
+        """Bind both lanes; afterwards `control_port` and `data_port` are known.
+
+        Raises `AddressInUseError` when a port is taken, `SettingsError` when `host` does not
+        resolve, is not an address of this machine, or is not loopback and not `insecure`.
+        """
+        assert not self._contexts, "bind is called once"
+        number = await self._bind_number()
+        try:
+            self.control_port = self._bind_lane(Lane.CONTROL, number, self.control_port)
+            self.data_port = self._bind_lane(Lane.DATA, number, self.data_port)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _bind_number(self) -> str:
+        numbers = await resolve(self.host)
+        if not numbers:
+            raise SettingsError(
+                f"host={self.host!r} does not resolve to an address, so nothing can be bound: "
+                f"use an address of this machine, or mend the name service"
+            )
+        number = numbers[0]
+        if is_loopback(number):
+            return number
+        if not self._insecure:
+            raise SettingsError(
+                f"host={self.host!r} is not loopback and this node has no keys, so anybody on the "
+                f"network could speak as a member: bind to 127.0.0.1, or say insecure (--insecure) "
+                f"if every process that reaches this network is trusted"
+            )
+        log.warning(
+            "INSECURE: bound outside loopback without keys, every process on this network can "
+            "speak as a member",
+            extra={"host": self.host},
+        )
+        return number
+
+    def _bind_lane(self, lane: Lane, number: str, port: int) -> int:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._contexts[lane] = context
+        context.set(zmq.MAX_SOCKETS, _SOCKETS_MAX)
+        limits = self._limits
+        listener = self._listeners[lane] = Listener(
+            lane,
+            context,
+            self._loop,
+            wire_version=self._wire_version,
+            connections_max=limits.connections_max,
+            drain_frames_max=limits.drain_frames_max,
+        )
+        frame_bytes_max = (
+            self._frame_bytes_max if lane is Lane.DATA else 2 * limits.control_frame_bytes_max
+        )
+        options: dict[int, int] = {
+            zmq.LINGER: 0,
+            zmq.RCVHWM: limits.frames_high_mark,
+            zmq.MAXMSGSIZE: frame_bytes_max,
+            zmq.HANDSHAKE_IVL: int(limits.timing.handshake_s * 1000),
+            zmq.IPV6: int(":" in number),
+            zmq.BACKLOG: 1024,
+            **_KEEPALIVE,
+        }
+        try:
+            return listener.bind(number, port, options)
+        except zmq.ZMQError as error:
+            raise _bind_error(lane, self.host, port, error) from error
+
+    def open(self, self_id: NodeId, inbox: Inbox) -> None:
+        """Begin to deliver to `inbox`, and to send as `self_id`. `bind` comes first."""
+        assert self._contexts, "bind comes before open"
+        self._self_id = self_id
+        self._inbox = inbox
+        limits = self._limits
+        payload_bytes_max = limits.control_frame_bytes_max - _HEAD_BYTES_MAX
+        self._control = self._make_links(
+            Lane.CONTROL, inbox, payload_bytes_max, limits.control_pending_bytes_max
+        )
+        self._data = self._make_links(
+            Lane.DATA, inbox, self._frame_bytes_max, limits.data_pending_bytes_max
+        )
+        self._listeners[Lane.CONTROL].open(
+            self_id.uid, inbox, inbox.control_frame, self._on_introduced
+        )
+        self._listeners[Lane.DATA].open(self_id.uid, inbox, inbox.data_frame, self._on_introduced)
+
+    def _make_links(
+        self, lane: Lane, inbox: Inbox, payload_bytes_max: int, pending_bytes_max: int
+    ) -> Links:
+        limits = self._limits
+        timing = limits.timing
+        is_control = lane is Lane.CONTROL
+        return Links(
+            self._contexts[lane],
+            self._loop,
+            timing if is_control else replace(timing, heartbeat_links_max=0),
+            payload_bytes_max=payload_bytes_max,
+            pending_bytes_max=pending_bytes_max,
+            links_max=limits.links_max,
+            options={
+                zmq.LINGER: 0,
+                zmq.IMMEDIATE: 1,
+                zmq.SNDHWM: limits.frames_high_mark,
+                # Nothing is ever received here: what a peer sends ends the link.
+                zmq.RCVHWM: 1,
+                zmq.MAXMSGSIZE: 1024,
+                zmq.RECONNECT_IVL: -1,
+                zmq.CONNECT_TIMEOUT: int(timing.connect_s * 1000),
+                zmq.HANDSHAKE_IVL: int(timing.handshake_s * 1000),
+                zmq.TCP_MAXRT: int(timing.unacked_s * 1000),
+                **_KEEPALIVE,
+            },
+            hello=lambda peer: self._hello(peer, lane),
+            head=inbox.control_head if is_control else inbox.data_head,
+            dropped=self._control_dropped if is_control else inbox.data_dropped,
+            lost=lambda peer: inbox.link_lost(peer, lane),
+        )
+
+    def _hello(self, peer: NodeId, lane: Lane) -> bytes:
+        assert self._self_id is not None
+        self._link_number += 1
+        hello = Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number)
+        return pack_hello(hello, self._wire_version)
+
+    def _control_dropped(self, _peer: NodeId, _payload: bytes) -> None:
+        self.control_dropped_count += 1
+
+    def _on_introduced(self, hello: Hello) -> None:
+        sender = hello.sender
+        self._remember_port(self._heard_ports, sender, hello.data_port)
+        assert self._control is not None
+        assert self._data is not None
+        self._control.address_lives(sender.host, sender.port)
+        self._data.address_lives(sender.host, hello.data_port)
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def learn(self, peer: NodeId, data_port: int) -> None:
+        """The data port of a peer, from its member record; believed before what it said itself."""
+        self._remember_port(self._learned_ports, peer, data_port)
+
+    def _remember_port(self, ports: OrderedDict[NodeId, int], peer: NodeId, port: int) -> None:
+        ports[peer] = port
+        ports.move_to_end(peer)
+        if len(ports) > self._limits.ports_max:
+            ports.popitem(last=False)
+
+    def send_control(self, to: NodeId, payload: bytes) -> None:
+        """Queue one msgpack message; flushed with the others of this loop turn behind one head.
+
+        Not sent (too large, too much waiting, no link within `establish_s`): counted in
+        `control_dropped_count`.
+        """
+        assert self._control is not None, "open comes before send"
+        self._control.send(to, to.port, payload)
+
+    def send_data(self, to: NodeId, payload: bytes) -> None:
+        """Queue one msgpack envelope; not sent = `Inbox.data_dropped`, at once or later."""
+        links = self._data
+        assert links is not None, "open comes before send"
+        if links.has(to):
+            links.send(to, 0, payload)
+            return
+        port = self._learned_ports.get(to) or self._heard_ports.get(to)
+        if port is None:
+            assert self._inbox is not None
+            self._inbox.data_dropped(to, payload)
+        else:
+            links.send(to, port, payload)
+
+    def close_links(self, peer: NodeId) -> None:
+        """Forget the outgoing links to `peer`; what is queued there is dropped.
+
+        No `link_lost` follows. The next send dials anew.
+        """
+        if self._control is not None:
+            self._control.close(peer)
+        if self._data is not None:
+            self._data.close(peer)
+
+    async def dial(self, host: str, port: int, timeout_s: float) -> DialOutcome:
+        """A bare TCP dial that is closed at once. Never raises for what it meets.
+
+        REFUSED only when a kernel said so (ECONNREFUSED) for every address of `host`. ACCEPTED
+        when a kernel accepted for any: a listener that is just dying does so too.
+        """
+        outcomes: list[DialOutcome] = []
+        try:
+            async with asyncio.timeout(timeout_s):
+                for number in await resolve(host):
+                    outcomes.append(await self._dial_number(number, port))
+                    if outcomes[-1] is DialOutcome.ACCEPTED:
+                        return DialOutcome.ACCEPTED
+        except TimeoutError:
+            return DialOutcome.UNKNOWN
+        all_refused = bool(outcomes) and set(outcomes) == {DialOutcome.REFUSED}
+        return DialOutcome.REFUSED if all_refused else DialOutcome.UNKNOWN
+
+    async def _dial_number(self, number: str, port: int) -> DialOutcome:
+        family = socket.AF_INET6 if ":" in number else socket.AF_INET
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as dialler:
+                dialler.setblocking(False)
+                await self._loop.sock_connect(dialler, (number, port))
+                # TCP lets a socket connect to itself when the system picks the dialled port.
+                to_itself = dialler.getsockname() == dialler.getpeername()
+        except ConnectionRefusedError:
+            return DialOutcome.REFUSED
+        except (OSError, OverflowError):
+            return DialOutcome.UNKNOWN
+        return DialOutcome.REFUSED if to_itself else DialOutcome.ACCEPTED
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until everything queued was handed to ZeroMQ or dropped, at most `timeout_s`."""
+        if self._control is None or self._data is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._control.idle()
+                await self._data.idle()
+        except TimeoutError:
+            return
+
+    async def close(self) -> None:
+        """Close all sockets: the data lane, then the control lane with its listener last.
+
+        What was handed over before has 200 ms per lane to leave; for so long, when a peer does not
+        take it, the loop stands still. What still waits is dropped. Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        for lane, links in ((Lane.DATA, self._data), (Lane.CONTROL, self._control)):
+            if links is not None:
+                links.close_all(_LINGER_MS)
+            if lane in self._listeners:
+                self._listeners[lane].close()
+            if lane in self._contexts:
+                self._contexts[lane].term()
+
+
+def _check_host(host: str) -> None:
+    if is_wildcard(host):
+        raise SettingsError(
+            f"host={host!r} means every interface and is nobody's address, so peers could not "
+            f"dial it: name the one address or host name at which peers reach this node"
+        )
+
+
+def _check_port(key: str, port: int) -> None:
+    if not 0 <= port < 65536:
+        raise SettingsError(f"{key}={port} is no port: use 1 to 65535, or 0 for any free one")
+
+
+def _bind_error(
+    lane: Lane, host: str, port: int, error: zmq.ZMQError
+) -> AddressInUseError | SettingsError:
+    key = "port" if lane is Lane.CONTROL else "data_port"
+    what = f"cannot bind the {lane.value} lane to {host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return AddressInUseError(
+            f"{what}: another process listens there; stop it, or choose another {key} "
+            f"(0 = any free one)"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return SettingsError(
+            f"{what}: host={host!r} is not an address of this machine; use one that is"
+        )
+    return SettingsError(f"{what}: {error.strerror}; choose another host or {key}")

@@ -1,0 +1,69 @@
+"""Orders of a singleton manager; `Send` and `Publish` come from `gossip.effects`.
+
+Performed by `node.daemon`, except `RouteSingleton`, which is for the proxy of the type.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from gossip.membership import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class StartInstance:
+    """Spawn the actor; answered by `InstanceStarted`, or `InstanceFailed` when it cannot start."""
+
+    type_name: str
+    attempt: int
+
+
+class StopCause(enum.Enum):
+    """Why an instance is ordered to stop."""
+
+    LEAVING = enum.auto()  # this process ends in order
+    STOPPED = enum.auto()  # the user stopped the type on this node
+    STOOD_DOWN = enum.auto()  # another member hosts, or this one may not any more
+
+
+@dataclass(frozen=True, slots=True)
+class StopInstance:
+    """Stop the actor of this attempt, also one that is still starting.
+
+    Answered by `InstanceStopped` when it has terminated (`post_stop` is over), never earlier.
+    `reason` is `cause` in words.
+    """
+
+    type_name: str
+    attempt: int
+    cause: StopCause
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSingleton:
+    """Where messages go from now on; None = nowhere yet, hold them.
+
+    `epoch` is the host's as far as it is known, 0 for one that is only elected. With
+    `former_in_reach` the former host can still pass on what it was sent: order can be kept.
+    """
+
+    type_name: str
+    host: NodeId | None
+    epoch: int
+    former_in_reach: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SingletonReleased:
+    """After `LeaveStarted`: nothing runs here any more nor ever will. Given once."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawType:
+    """Take the type out of this node's member record: it will not be hosted here again."""
+
+    type_name: str

@@ -1,0 +1,91 @@
+"""Who may host a singleton, who does, and who has to be asked first.
+
+One rule for managers and proxies: *the oldest member that holds the office, else the oldest
+eligible one*. So a running host is not displaced by an older member that starts the type later,
+and of two hosts that learn of each other the younger is the one that its own view no longer
+elects. Pure functions over a view; called by `singleton.machine` only, whose routes the proxies
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from gossip.membership import Member, MembershipView, NodeId, Status
+
+ASKABLE = frozenset({Status.UP, Status.LEAVING, Status.EXITING})
+"""Members that can be running an instance as far as their status tells."""
+
+
+def hosted_type(type_name: str) -> str:
+    """What a member that hosts `type_name` has among the types of its record."""
+    return f"singleton:{type_name}"
+
+
+def has_role(member: Member, role: str | None) -> bool:
+    """True when the member may host under `role`; None asks for none."""
+    return role is None or role in member.roles
+
+
+def in_reach(view: MembershipView) -> tuple[Member, ...]:
+    """Members that are up, have an age and are reachable (we are, to ourselves), oldest first."""
+    return tuple(
+        sorted(
+            (
+                member
+                for member in view.members
+                if member.status is Status.UP
+                and member.up_number > 0
+                and (member.id == view.self_id or member.id not in view.unreachable)
+            ),
+            key=lambda member: member.age_key,
+        )
+    )
+
+
+def eligible(
+    members: Iterable[Member],
+    type_name: str,
+    role: str | None,
+    *,
+    holders: Collection[NodeId] = (),
+    withdrawn: Collection[NodeId] = (),
+) -> list[Member]:
+    """Those of `members` (see `in_reach`) that may be elected, in their order.
+
+    A holder hosts the type whether or not its record shows it already. `withdrawn` members said
+    that they will not host again.
+    """
+    hosted = hosted_type(type_name)
+    return [
+        member
+        for member in members
+        if has_role(member, role)
+        and member.id not in withdrawn
+        and (hosted in member.types or member.id in holders)
+    ]
+
+
+def elected(candidates: list[Member], holders: Collection[NodeId]) -> Member | None:
+    """The host by the one rule above; `candidates` as `eligible` gives them."""
+    for member in candidates:
+        if member.id in holders:
+            return member
+    return candidates[0] if candidates else None
+
+
+def peers_to_ask(view: MembershipView, role: str | None, former: Iterable[NodeId]) -> set[NodeId]:
+    """Everybody whose instance may be alive, unreachable ones included.
+
+    Whether a member's record shows the type does not matter: two members that start it at the same
+    time do not see each other's records yet. `former` are members that went down or away without
+    proof of their end.
+    """
+    peers = {
+        member.id
+        for member in view.members
+        if member.status in ASKABLE and member.up_number > 0 and has_role(member, role)
+    }
+    peers.update(former)
+    peers.discard(view.self_id)
+    return peers

@@ -1,0 +1,104 @@
+"""Facts a singleton manager is told, and facts it publishes.
+
+Besides these it takes a `gossip.membership.MembershipView`, `gossip.effects.PeerMessage` with a
+message of `singleton.messages`, and `gossip.effects.Paused`. Routed by `node.core`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from gossip.membership import NodeId
+from singleton.settings import SingletonSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequested:
+    """The user called `start` on this node: it may host. Also ends an earlier `StopRequested`."""
+
+    type_name: str
+    settings: SingletonSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The user called `stop` on this node: it will not host again unless `start` is called."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveStarted:
+    """This process is about to end in order: stop, answer, host nothing again. For every type."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStarted:
+    """Answer to `StartInstance`: the actor takes messages."""
+
+    type_name: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStopped:
+    """Answer to `StopInstance`: the actor has terminated."""
+
+    type_name: str
+    attempt: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceFailed:
+    """The actor ended without being told to, or could not start; it has terminated."""
+
+    type_name: str
+    attempt: int
+    reason: str = ""
+
+
+class InstanceEvent(enum.StrEnum):
+    """What happened to an instance; the words of the history file."""
+
+    STARTING = "starting"
+    STARTED = "started"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceChanged:
+    """Published: one line of the history."""
+
+    type_name: str
+    event: InstanceEvent
+    attempt: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SingletonStateChanged:
+    """Published: the manager's state or the host it knows of changed.
+
+    `attempt` is the instance that runs here, 0 when none does.
+    """
+
+    type_name: str
+    state: str
+    host: NodeId | None
+    attempt: int
+    explain: str
+
+
+@dataclass(frozen=True, slots=True)
+class UniquenessNotProven:
+    """Published, a warning: hosting begins although these peers did not answer for `waited_s`.
+
+    Each of them may be running an instance.
+    """
+
+    type_name: str
+    silent_peers: tuple[NodeId, ...]
+    waited_s: float

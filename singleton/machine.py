@@ -1,0 +1,841 @@
+"""The manager of one singleton type on one node: when it hosts, when it stops, what it answers.
+
+Decides who of the members may run the instance and proves, before starting one, that no other
+runs. Does not decide who is a member (`gossip`), how an actor is started or stopped (the shell
+answers `StartInstance` and `StopInstance` with facts), nor how messages reach the host
+(`node.proxy` follows `RouteSingleton`). Called by `node.core`; one machine per type on every node
+that hosts the type or holds a proxy of it. Before `StartRequested` it only answers and routes.
+
+**Holding.** A member *holds the office* from `StartInstance` until its instance has terminated and
+is not to be restarted. It tells so (`HOLDS`) to every reachable member when it begins, to those
+that come into reach later, and each `announce_interval_s` while its view shows an older eligible
+member. What others heard of that is a *claim*; it is forgotten after `claim_timeout_s`, or when the
+claimant says otherwise, which costs time only: whoever then believes itself elected asks first.
+
+**Who hosts.** The oldest reachable claimant, else the oldest reachable eligible member
+(`singleton.election`). Three rules follow and need no further case. A running host is not
+displaced by an older member that starts the type late or comes back without an instance: it has no
+claim. Of two hosts the younger stands down, unasked, as soon as it hears of the older; the older
+answers the younger's notice with its own. A host that is no longer up in its own view stands down.
+What a peer asks or demands never stops an instance.
+
+**Taking over.** Elected: ask everybody whose instance may be alive (`election.peers_to_ask`), start
+once each has answered `NONE` in the present round. Only silence runs into `hand_over_timeout_s`;
+then the instance is started with `UniquenessNotProven`. An answer is a promise. A candidate gives
+it to an *older* asker only after dropping the answers it has collected itself, and asks again under
+a new round; to a younger one it answers `BUSY`. A promiser asks whoever it promised before it
+starts, since it answers only members that it would ask; questions of processes which its view does
+not show as up yet are remembered until it does. So of two members that both have every answer, the
+one that answered last must have asked the other after that, and the other no longer answers `NONE`.
+
+**Leaving** or stopped by the user: out of the election at once, told to the next two eligible
+members so that they collect the other answers meanwhile; `NONE` goes to those that asked the
+instant the instance has terminated. A manager that withdrew answers until the process ends. An
+instance that ends by itself is restarted here after a backoff, the office being held meanwhile;
+with `restart_on_termination=False` the node withdraws instead and the next eligible member hosts.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gossip.effects import Paused, PeerMessage, Publish, Send
+from gossip.membership import Cause, Member, MembershipView, NodeId, Status
+from singleton.effects import (
+    RouteSingleton,
+    SingletonReleased,
+    StartInstance,
+    StopCause,
+    StopInstance,
+    WithdrawType,
+)
+from singleton.election import ASKABLE, elected, eligible, has_role, in_reach, peers_to_ask
+from singleton.events import (
+    InstanceChanged,
+    InstanceEvent,
+    InstanceFailed,
+    InstanceStarted,
+    InstanceStopped,
+    LeaveStarted,
+    SingletonStateChanged,
+    StartRequested,
+    StopRequested,
+    UniquenessNotProven,
+)
+from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, HostNotice, NoticeKind
+from singleton.settings import SingletonSettings
+
+EPOCH_MAX = 2**62
+"""A greater epoch than this is a peer's fault: one more must still fit the wire."""
+
+
+class State(enum.StrEnum):
+    """Where a manager stands."""
+
+    STANDBY = "standby"  # another member hosts, or nobody may
+    ASKING = "asking"  # elected, asks whether an instance is left elsewhere
+    STARTING = "starting"  # holds the office; the instance starts, or waits to be restarted
+    RUNNING = "running"
+    STOPPING = "stopping"  # the instance has not terminated yet
+    LATCHED = "latched"  # will not host again
+
+
+class Trigger(enum.Enum):
+    """What moves a manager; derived from events, views and time."""
+
+    ELECTED = enum.auto()
+    NOT_ELECTED = enum.auto()
+    ROUND_VOID = enum.auto()  # the answers collected so far prove nothing any more
+    COVERED = enum.auto()  # everybody asked has answered or was silent for too long
+    STARTED = enum.auto()
+    ENDED = enum.auto()  # the instance ended by itself
+    ENDED_FOR_GOOD = enum.auto()  # the same, with restart_on_termination=False
+    RESTART_DUE = enum.auto()
+    WITHDRAWN = enum.auto()  # the node leaves, or the user stopped the type here
+    READMITTED = enum.auto()  # the user started it again
+    STOPPED = enum.auto()
+    STOPPED_FOR_GOOD = enum.auto()  # stopped, and withdrawn
+
+
+S, T = State, Trigger
+TRANSITIONS: dict[tuple[State, Trigger], tuple[State, str]] = {
+    (S.STANDBY, T.ELECTED): (S.ASKING, "_begin_asking"),
+    (S.STANDBY, T.WITHDRAWN): (S.LATCHED, "_withdraw"),
+    (S.ASKING, T.NOT_ELECTED): (S.STANDBY, "_drop_round"),
+    (S.ASKING, T.ROUND_VOID): (S.ASKING, "_begin_round"),
+    (S.ASKING, T.COVERED): (S.STARTING, "_take_office"),
+    (S.ASKING, T.WITHDRAWN): (S.LATCHED, "_withdraw"),
+    (S.STARTING, T.STARTED): (S.RUNNING, "_note_start"),
+    (S.STARTING, T.ENDED): (S.STARTING, "_restart_later"),
+    (S.STARTING, T.RESTART_DUE): (S.STARTING, "_start_instance"),
+    (S.STARTING, T.ENDED_FOR_GOOD): (S.LATCHED, "_end_tenure"),
+    (S.STARTING, T.NOT_ELECTED): (S.STOPPING, "_stand_down"),
+    (S.STARTING, T.WITHDRAWN): (S.STOPPING, "_withdraw_and_stop"),
+    (S.RUNNING, T.ENDED): (S.STARTING, "_restart_later"),
+    (S.RUNNING, T.ENDED_FOR_GOOD): (S.LATCHED, "_end_tenure"),
+    (S.RUNNING, T.NOT_ELECTED): (S.STOPPING, "_stand_down"),
+    (S.RUNNING, T.WITHDRAWN): (S.STOPPING, "_withdraw_and_stop"),
+    (S.STOPPING, T.WITHDRAWN): (S.STOPPING, "_withdraw"),
+    (S.STOPPING, T.READMITTED): (S.STOPPING, "_readmit"),
+    (S.STOPPING, T.STOPPED): (S.STANDBY, "_release"),
+    (S.STOPPING, T.STOPPED_FOR_GOOD): (S.LATCHED, "_release"),
+    (S.LATCHED, T.READMITTED): (S.STANDBY, "_readmit"),
+}
+"""(state, trigger): (next state, action). What is not here changes nothing and is counted."""
+
+HOLDING = frozenset({State.STARTING, State.RUNNING})
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What one peer of the ask set said in the present round; silence counts from `heard_at`."""
+
+    heard_at: float
+    kind: AnswerKind | None = None
+    who: NodeId | None = None
+    why: str = ""
+    stopping_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    epoch: int
+    until: float
+
+
+class SingletonMachine:
+    """One per type and node; `handle` and `tick` return effects in order, `deadline` is a field.
+
+    Peers' faults are counted in `ignored` by reason, never raised. `rng` jitters restarts.
+    """
+
+    def __init__(
+        self, type_name: str, self_id: NodeId, settings: SingletonSettings, rng: random.Random
+    ) -> None:
+        self.type_name = type_name
+        self.deadline = math.inf
+        self.ignored: Counter[str] = Counter()
+        self.state = State.STANDBY
+        self.host: NodeId | None = None  # where messages go; None: nowhere yet
+        self.attempt = 0  # the number of the latest instance started here
+        self.started_at = math.inf  # when the running instance reported itself started
+        self.self_id = self_id
+        self._settings = settings
+        self._rng = rng
+        self._hosts = False
+        self._latch = ""  # why it will not host again
+        self._leaving = False
+        self._release_told = False
+        self._live = False  # an instance was started and has not terminated
+        self._failures = 0
+        self._end_reason = ""
+        self._restart_at = math.inf
+        self._stopping_since = math.inf
+        self._stop_reason = ""
+        self._view: MembershipView | None = None
+        self._reach: tuple[Member, ...] = ()
+        self._told: frozenset[NodeId] = frozenset()  # reachable members, whatever their status
+        self._peers: set[NodeId] = set()
+        self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
+        self._gone_seen: set[NodeId] = set()
+        self._claims: dict[NodeId, _Claim] = {}
+        self._withdrawn: set[NodeId] = set()
+        self._heard_round: dict[NodeId, int] = {}
+        self._early: dict[NodeId, tuple[HandOverAsk, float]] = {}
+        self._waiting: dict[NodeId, int] = {}  # asked while stopping: told when it has stopped
+        self._round = 0
+        self._asked: dict[NodeId, _Asked] = {}
+        self._yielded: dict[NodeId, int] = {}
+        self._resend_at = math.inf
+        self._epoch = 0
+        self._announce_at = math.inf
+        self._out: list[object] = []
+        self._shown: tuple[State, NodeId | None] | None = None
+
+    @property
+    def running_attempt(self) -> int:
+        """The number of the instance that runs here, 0 when none does."""
+        return self.attempt if self.state is State.RUNNING else 0
+
+    def handle(self, event: object, now: float) -> list[object]:
+        """Take one fact (see `singleton.events`); facts of other types change nothing."""
+        reader = _READERS.get(type(event))
+        if reader is None or getattr(event, "type_name", self.type_name) != self.type_name:
+            self.ignored["not for this manager"] += 1
+            return []
+        getattr(self, reader)(event, now)
+        return self._finish(now)
+
+    def tick(self, now: float) -> list[object]:
+        """Do what is due at `now`; harmless when called early."""
+        for claimant in [peer for peer, claim in self._claims.items() if claim.until <= now]:
+            del self._claims[claimant]
+        if self.state is State.ASKING and now >= self._resend_at:
+            self._resend_at = now + self._settings.ask_resend_s
+            for peer in sorted(self._asked):
+                if self._asked[peer].kind is not AnswerKind.NONE:
+                    self._send_ask(peer)
+        if self.state in HOLDING and now >= self._announce_at:
+            self._announce_at = now + self._settings.announce_interval_s
+            self._notify(NoticeKind.HOLDS, self._told)
+        return self._finish(now)
+
+    # views
+
+    def _take_view(self, view: MembershipView, now: float) -> None:
+        self._note_former(view, now)
+        self._view = view
+        self.self_id = view.self_id
+        self._reach = in_reach(view)
+        told = frozenset(
+            member.id
+            for member in view.members
+            if member.status < Status.DOWN
+            and member.id not in view.unreachable
+            and member.id != view.self_id
+        )
+        if self.state in HOLDING:
+            self._notify(NoticeKind.HOLDS, told - self._told)
+        self._told = told
+        self._peers = peers_to_ask(view, self._settings.role, ())
+        known = view.by_id
+        for table in (self._claims, self._heard_round, self._yielded, self._waiting):
+            for peer in [peer for peer in table if peer not in known]:
+                del table[peer]
+        self._withdrawn.intersection_update(known)
+        for sender, (ask, at) in list(self._early.items()):
+            if now - at > 2 * self._settings.ask_resend_s or sender in view.gone:
+                del self._early[sender]
+            elif sender in known and _may_ask(known[sender]):
+                del self._early[sender]
+                self._on_ask(sender, ask, now)
+
+    def _note_former(self, view: MembershipView, now: float) -> None:
+        """Keep asking, for a time, those that went without proof that their process ended."""
+        before = self._view.by_id if self._view is not None else {}
+        gone = dict(view.gone)
+        gone.update(
+            (member.id, member.cause) for member in view.members if member.status >= Status.DOWN
+        )
+        self._gone_seen.intersection_update(gone)
+        self._former = {
+            peer: until
+            for peer, until in self._former.items()
+            if peer in gone and not gone[peer].is_proof and (now < until or peer in self._asked)
+        }
+        for peer in sorted(gone.keys() - self._gone_seen):
+            self._gone_seen.add(peer)
+            member = view.by_id.get(peer) or before.get(peer)
+            could_host = member is None or (
+                member.up_number > 0 and has_role(member, self._settings.role)
+            )
+            if gone[peer].is_proof or gone[peer] is Cause.NEVER_UP or not could_host:
+                continue
+            if len(self._former) >= self._settings.former_max:
+                self.ignored["too many former members"] += 1
+                continue
+            self._former[peer] = now + self._settings.former_kept_s
+
+    # requests of the node
+
+    def _on_start(self, event: StartRequested, now: float) -> None:
+        if self._leaving:
+            self.ignored["start while leaving"] += 1
+            return
+        self._hosts = True
+        self._settings = event.settings
+        if self._view is not None:
+            self._peers = peers_to_ask(self._view, self._settings.role, ())
+        if self._latch:
+            self._fire(Trigger.READMITTED, now)
+
+    def _on_stop_request(self, event: StopRequested, now: float) -> None:
+        if not self._latch:
+            self._latch = "stopped by the user"
+            self._fire(Trigger.WITHDRAWN, now)
+
+    def _on_leave(self, event: LeaveStarted, now: float) -> None:
+        self._leaving = True
+        if not self._latch:
+            self._latch = "this node leaves"
+            self._fire(Trigger.WITHDRAWN, now)
+
+    def _on_pause(self, event: Paused, now: float) -> None:
+        """Answers from before the pause are old, and silence during it was ours."""
+        self._claims = {
+            peer: _Claim(claim.epoch, claim.until + event.gap_s)
+            for peer, claim in self._claims.items()
+        }
+        if self.state in HOLDING:
+            self._notify(NoticeKind.HOLDS, self._told)
+        elif self.state is State.ASKING:
+            for asked in self._asked.values():
+                asked.heard_at = now
+            self._fire(Trigger.ROUND_VOID, now)
+
+    # instances
+
+    def _on_instance_started(self, event: InstanceStarted, now: float) -> None:
+        if event.attempt != self.attempt or not self._live:
+            self.ignored["late instance event"] += 1
+        else:
+            self._fire(Trigger.STARTED, now)
+
+    def _on_instance_ended(self, event: InstanceStopped | InstanceFailed, now: float) -> None:
+        if event.attempt != self.attempt or not self._live:
+            self.ignored["late instance event"] += 1
+            return
+        self._live = False
+        self._end_reason = event.reason
+        self._history(InstanceEvent.STOPPED, event.reason)
+        if self.state in HOLDING:
+            restart = self._settings.restart_on_termination
+            self._fire(Trigger.ENDED if restart else Trigger.ENDED_FOR_GOOD, now)
+
+    # messages of peers
+
+    def _on_peer(self, event: PeerMessage, now: float) -> None:
+        reader = _MESSAGE_READERS.get(type(event.message))
+        if reader is None or getattr(event.message, "type_name", None) != self.type_name:
+            self.ignored["not for this manager"] += 1
+        elif self._view is None:
+            self.ignored["no view yet"] += 1
+        else:
+            getattr(self, reader)(event.sender, event.message, now)
+
+    def _on_ask(self, sender: NodeId, ask: HandOverAsk, now: float) -> None:
+        assert self._view is not None
+        member = self._view.by_id.get(sender)
+        if sender in self._view.gone or (member and member.status >= Status.DOWN):
+            self.ignored["asked by one that is down"] += 1
+        elif member is None or not _may_ask(member):
+            self._remember_early(sender, ask, now)
+        elif self._is_fresh(sender, ask.round):
+            self._withdrawn.discard(sender)
+            self._answer_ask(member, ask, now)
+
+    def _remember_early(self, sender: NodeId, ask: HandOverAsk, now: float) -> None:
+        horizon = now - 2 * self._settings.ask_resend_s  # by then it has asked again
+        self._early = {peer: kept for peer, kept in self._early.items() if kept[1] >= horizon}
+        if sender in self._early or len(self._early) < self._settings.early_asks_max:
+            self._early[sender] = (ask, now)
+        self.ignored["asked by one that is not up"] += 1
+
+    def _answer_ask(self, asker: Member, ask: HandOverAsk, now: float) -> None:
+        if not has_role(asker, self._settings.role):
+            why = f"you lack the role {self._settings.role!r} under which this type is hosted"
+            self._answer(asker.id, ask.round, AnswerKind.REFUSED, why=why)
+        elif self.state in HOLDING:
+            why = "its instance runs here" if self._live else "its instance is restarted here"
+            self._answer(asker.id, ask.round, AnswerKind.REFUSED, who=self.self_id, why=why)
+        elif self.state is State.STOPPING:
+            self._waiting[asker.id] = ask.round
+            since_s = now - self._stopping_since
+            self._answer(asker.id, ask.round, AnswerKind.STOPPING, since_s=since_s)
+        elif self.state is State.ASKING and not self._is_older(asker, ask):
+            self._answer(asker.id, ask.round, AnswerKind.BUSY, who=self.self_id)
+        else:
+            if self.state is State.ASKING and self._yielded.get(asker.id) != ask.round:
+                self._yielded[asker.id] = ask.round
+                self._fire(Trigger.ROUND_VOID, now)
+            self._answer(asker.id, ask.round, AnswerKind.NONE)
+
+    def _is_older(self, asker: Member, ask: HandOverAsk) -> bool:
+        number = min(ask.up_number, asker.up_number) if ask.up_number > 0 else asker.up_number
+        return (number, asker.id) < (self._up_number(), self.self_id)
+
+    def _on_answer(self, sender: NodeId, answer: HandOverAnswer, now: float) -> None:
+        if self.state is not State.ASKING or answer.round != self._round:
+            self.ignored["answer of another round"] += 1
+            return
+        asked = self._asked.get(sender)
+        if asked is None:
+            self.ignored["answer of one not asked"] += 1
+            return
+        if not self._learn_epoch(answer.epoch):
+            return
+        asked.kind, asked.who, asked.why = answer.kind, answer.who, answer.why
+        asked.heard_at = now
+        if answer.kind is AnswerKind.STOPPING:
+            if asked.stopping_since is None:
+                asked.stopping_since = now
+            asked.heard_at = min(now, asked.stopping_since + self._settings.stop_timeout_s)
+        if answer.kind is AnswerKind.REFUSED and answer.who == sender:
+            self._claim(sender, answer.epoch, now)
+        elif answer.kind in (AnswerKind.NONE, AnswerKind.STOPPING):
+            self._claims.pop(sender, None)
+        if answer.kind is AnswerKind.NONE and sender in self._former:
+            # Gone in our view, so we never answer it; without us it can start nothing unwarned.
+            del self._former[sender]
+
+    def _on_notice(self, sender: NodeId, notice: HostNotice, now: float) -> None:
+        assert self._view is not None
+        member = self._view.by_id.get(sender)
+        if member is None or member.status not in ASKABLE:
+            self.ignored["notice of one that is not up"] += 1
+            return
+        if not self._is_fresh(sender, notice.round) or not self._learn_epoch(notice.epoch):
+            return
+        asked = self._asked.get(sender)
+        if notice.kind is NoticeKind.HOLDS:
+            self._claim(sender, notice.epoch, now)
+            if asked is not None:
+                asked.kind, asked.who, asked.heard_at = AnswerKind.REFUSED, sender, now
+            if self.state in HOLDING and self._elected() == self.self_id:
+                self._notify(NoticeKind.HOLDS, (sender,))
+            return
+        self._claims.pop(sender, None)
+        if notice.kind is NoticeKind.WITHDRAWN:
+            self._withdrawn.add(sender)
+        if asked is not None and asked.kind is not AnswerKind.NONE:
+            self._send_ask(sender)
+
+    def _is_fresh(self, sender: NodeId, round_: int) -> bool:
+        if round_ < self._heard_round.get(sender, 0):
+            self.ignored["overtaken message"] += 1
+            return False
+        self._heard_round[sender] = round_
+        return True
+
+    def _learn_epoch(self, epoch: int) -> bool:
+        if not 0 <= epoch < EPOCH_MAX:
+            self.ignored["epoch out of range"] += 1
+            return False
+        self._epoch = max(self._epoch, epoch)
+        return True
+
+    def _claim(self, peer: NodeId, epoch: int, now: float) -> None:
+        self._withdrawn.discard(peer)
+        self._claims[peer] = _Claim(epoch, now + self._settings.claim_timeout_s)
+
+    # what follows from what is known
+
+    def _finish(self, now: float) -> list[object]:
+        while (trigger := self._due_trigger(now)) is not None:
+            self._fire(trigger, now)
+        self._watch_elders(now)
+        if self._leaving and self.state is State.LATCHED and not self._release_told:
+            self._release_told = True
+            self._out.append(SingletonReleased(self.type_name))
+        self._show(now)
+        self.deadline = self._next_deadline()
+        effects, self._out = self._out, []
+        return effects
+
+    def _due_trigger(self, now: float) -> Trigger | None:
+        """The one thing that must happen next because of what is known, if any."""
+        if self.state is State.STOPPING:
+            if self._live:
+                return None
+            return Trigger.STOPPED_FOR_GOOD if self._latch else Trigger.STOPPED
+        if self.state is State.LATCHED:
+            return None
+        is_elected = self._hosts and self._elected() == self.self_id
+        if self.state is State.STANDBY:
+            return Trigger.ELECTED if is_elected else None
+        if not is_elected:
+            return Trigger.NOT_ELECTED
+        if self.state is State.ASKING:
+            self._update_asked(now)
+            covered = all(
+                asked.kind is AnswerKind.NONE or self._is_silent(asked, now)
+                for asked in self._asked.values()
+            )
+            return Trigger.COVERED if covered else None
+        if self.state is State.STARTING and not self._live and now >= self._restart_at:
+            return Trigger.RESTART_DUE
+        return None
+
+    def _fire(self, trigger: Trigger, now: float) -> None:
+        step = TRANSITIONS.get((self.state, trigger))
+        if step is None:
+            self.ignored[f"{trigger.name.lower()} while {self.state}"] += 1
+            return
+        self.state = step[0]
+        action: Callable[[float], None] = getattr(self, step[1])
+        action(now)
+
+    def _elected(self) -> NodeId | None:
+        holders = set(self._claims)
+        if self.state in HOLDING:
+            holders.add(self.self_id)
+        withdrawn = self._withdrawn | {self.self_id} if self._latch else self._withdrawn
+        candidates = eligible(
+            self._reach,
+            self.type_name,
+            self._settings.role,
+            holders=holders,
+            withdrawn=withdrawn,
+        )
+        member = elected(candidates, holders)
+        return None if member is None else member.id
+
+    def _watch_elders(self, now: float) -> None:
+        """Repeat our notice while older members may believe themselves elected, or may host."""
+        if self.state not in HOLDING:
+            self._announce_at = math.inf
+            return
+        candidates = eligible(
+            self._reach, self.type_name, self._settings.role, holders={self.self_id}
+        )
+        if not candidates or candidates[0].id == self.self_id:
+            self._announce_at = math.inf
+        elif self._announce_at == math.inf:
+            self._announce_at = now + self._settings.announce_interval_s
+            self._notify(NoticeKind.HOLDS, self._told)
+
+    def _show(self, now: float) -> None:
+        host = self._route()
+        if host != self.host:
+            former, self.host = self.host, host
+            claim = self._claims.get(host) if host is not None else None
+            epoch = self._epoch if host == self.self_id else claim.epoch if claim else 0
+            self._out.append(RouteSingleton(self.type_name, host, epoch, former in self._told))
+        if (self.state, host) != self._shown:
+            self._shown = (self.state, host)
+            fact = SingletonStateChanged(
+                self.type_name, str(self.state), host, self.running_attempt, self.explain(now)
+            )
+            self._out.append(Publish(fact))
+
+    def _route(self) -> NodeId | None:
+        """Where messages go: never to ourselves before the instance takes them."""
+        if self.state is State.RUNNING:
+            return self.self_id
+        host = self._elected()
+        return None if host == self.self_id else host
+
+    def _next_deadline(self) -> float:
+        due = [self._announce_at]
+        due.extend(claim.until for claim in self._claims.values())
+        if self.state is State.STARTING and not self._live:
+            due.append(self._restart_at)
+        if self.state is State.ASKING:
+            due.append(self._resend_at)
+            due.append(self._hosts_anyway_at())
+        return min(due)
+
+    # actions of the table
+
+    def _begin_asking(self, now: float) -> None:
+        self._asked.clear()
+        self._yielded.clear()
+        self._begin_round(now)
+
+    def _begin_round(self, now: float) -> None:
+        """Ask everybody anew; who was silent so far has been silent since it was first asked."""
+        self._round += 1
+        self._resend_at = now + self._settings.ask_resend_s
+        for asked in self._asked.values():
+            if asked.kind is not None:
+                asked.kind, asked.who, asked.why, asked.heard_at = None, None, "", now
+        asked_before = sorted(self._asked)
+        self._update_asked(now)
+        for peer in asked_before:
+            if peer in self._asked:
+                self._send_ask(peer)
+
+    def _drop_round(self, now: float) -> None:
+        self._asked.clear()
+
+    def _take_office(self, now: float) -> None:
+        silent = {
+            peer: now - asked.heard_at
+            for peer, asked in self._asked.items()
+            if asked.kind is not AnswerKind.NONE
+        }
+        if silent:
+            fact = UniquenessNotProven(self.type_name, tuple(sorted(silent)), min(silent.values()))
+            self._out.append(Publish(fact))
+        self._asked.clear()
+        self._failures = 0
+        self._epoch += 1
+        self._start_instance(now)
+        self._notify(NoticeKind.HOLDS, self._told)
+
+    def _start_instance(self, now: float) -> None:
+        self.attempt += 1
+        self._live = True
+        self._restart_at = math.inf
+        self._history(InstanceEvent.STARTING, "")
+        self._out.append(StartInstance(self.type_name, self.attempt))
+
+    def _note_start(self, now: float) -> None:
+        self.started_at = now
+        self._history(InstanceEvent.STARTED, "")
+
+    def _restart_later(self, now: float) -> None:
+        settings = self._settings
+        if now - self.started_at >= settings.restart_backoff_max_s:
+            self._failures = 0
+        backoff_s = settings.restart_backoff_s * 2 ** min(self._failures, 32)
+        self._failures += 1
+        self.started_at = math.inf
+        jitter = 1.0 + 0.1 * self._rng.random()
+        self._restart_at = now + min(backoff_s, settings.restart_backoff_max_s) * jitter
+
+    def _stand_down(self, now: float) -> None:
+        host = self._elected()
+        reason = "this node may not host any more"
+        if host is not None and host in self._claims:
+            reason = f"{host.address} hosts too and is older"
+        self._stop_instance(now, StopCause.STOOD_DOWN, reason)
+
+    def _withdraw_and_stop(self, now: float) -> None:
+        self._withdraw(now)
+        cause = StopCause.LEAVING if self._leaving else StopCause.STOPPED
+        self._stop_instance(now, cause, self._latch)
+
+    def _stop_instance(self, now: float, cause: StopCause, reason: str) -> None:
+        self._stopping_since = now
+        self._stop_reason = reason
+        if self._live:
+            self._history(InstanceEvent.STOPPING, reason)
+            self._out.append(StopInstance(self.type_name, self.attempt, cause, reason))
+
+    def _withdraw(self, now: float) -> None:
+        self._asked.clear()
+        self._round += 1
+        if self._hosts:
+            self._notify(NoticeKind.WITHDRAWN, self._next_eligible())
+            if not self._leaving:
+                self._out.append(WithdrawType(self.type_name))
+
+    def _readmit(self, now: float) -> None:
+        self._latch = ""
+
+    def _release(self, now: float) -> None:
+        """The instance has terminated: first of all those are told that wait for it."""
+        for peer in sorted(self._waiting):
+            self._answer(peer, self._waiting[peer], AnswerKind.NONE)
+        self._waiting.clear()
+        self.started_at = math.inf
+        self._round += 1
+        if self._latch:
+            self._notify(NoticeKind.WITHDRAWN, self._next_eligible())
+        self._notify(NoticeKind.RELEASED, self._told)
+
+    def _end_tenure(self, now: float) -> None:
+        self._latch = f"its instance ended by itself: {self._end_reason or 'no reason given'}"
+        self._out.append(WithdrawType(self.type_name))
+        self._release(now)
+
+    # helpers
+
+    def _update_asked(self, now: float) -> None:
+        """Bring the ask set up to date; whoever is new in it is asked in the present round."""
+        # One that is being asked stays: only its answer or its silence ends that wait.
+        former = {
+            peer for peer, until in self._former.items() if now < until or peer in self._asked
+        }
+        peers = self._peers | former
+        for peer in [peer for peer in self._asked if peer not in peers]:
+            del self._asked[peer]
+        for peer in sorted(peers - self._asked.keys()):
+            self._asked[peer] = _Asked(heard_at=now)
+            self._send_ask(peer)
+
+    def _is_silent(self, asked: _Asked, now: float) -> bool:
+        return now >= asked.heard_at + self._settings.hand_over_timeout_s
+
+    def _hosts_anyway_at(self) -> float:
+        """When the last peer that owes its `NONE` has been silent for too long."""
+        return max(
+            (
+                asked.heard_at + self._settings.hand_over_timeout_s
+                for asked in self._asked.values()
+                if asked.kind is not AnswerKind.NONE
+            ),
+            default=math.inf,
+        )
+
+    def _next_eligible(self) -> list[NodeId]:
+        withdrawn = self._withdrawn | {self.self_id}
+        candidates = eligible(self._reach, self.type_name, self._settings.role, withdrawn=withdrawn)
+        return [member.id for member in candidates[:2]]
+
+    def _up_number(self) -> int:
+        member = self._view.by_id.get(self.self_id) if self._view is not None else None
+        return member.up_number if member is not None else 0
+
+    def _send_ask(self, peer: NodeId) -> None:
+        self._out.append(Send(peer, HandOverAsk(self.type_name, self._round, self._up_number())))
+
+    def _answer(
+        self,
+        to: NodeId,
+        round_: int,
+        kind: AnswerKind,
+        *,
+        who: NodeId | None = None,
+        why: str = "",
+        since_s: float = 0.0,
+    ) -> None:
+        answer = HandOverAnswer(
+            self.type_name, round_, kind, epoch=self._epoch, who=who, why=why, since_s=since_s
+        )
+        self._out.append(Send(to, answer))
+
+    def _notify(self, kind: NoticeKind, peers: Iterable[NodeId]) -> None:
+        notice = HostNotice(self.type_name, kind, self._round, self._epoch)
+        self._out.extend(Send(peer, notice) for peer in sorted(peers))
+
+    def _history(self, event: InstanceEvent, detail: str) -> None:
+        self._out.append(Publish(InstanceChanged(self.type_name, event, self.attempt, detail)))
+
+    # words
+
+    def explain(self, now: float) -> str:
+        """Why the instance runs here, or why it does not yet, for an operator."""
+        if self.state is State.RUNNING:
+            return self._explain_running()
+        if self.state is State.STARTING:
+            if self._live:
+                return f"starting instance {self.attempt}"
+            wait_s = max(0.0, self._restart_at - now)
+            reason = self._end_reason or "no reason given"
+            return (
+                f"instance {self.attempt} ended by itself ({reason}); "
+                f"the next one starts in {wait_s:.1f} s"
+            )
+        if self.state is State.STOPPING:
+            return f"stopping for {now - self._stopping_since:.1f} s: {self._stop_reason}"
+        if self.state is State.ASKING:
+            return self._explain_asking(now)
+        here = f"not hosted here again: {self._latch}; " if self._latch else ""
+        return here + self._explain_standby()
+
+    def _explain_running(self) -> str:
+        candidates = eligible(
+            self._reach, self.type_name, self._settings.role, holders={self.self_id}
+        )
+        older = candidates[0] if candidates else None
+        if older is None or older.id == self.self_id:
+            return "runs here: this is the oldest eligible member"
+        return (
+            f"runs here: {older.id.address} is older but does not host, and a running instance "
+            "is not moved for it"
+        )
+
+    def _explain_asking(self, now: float) -> str:
+        parts = [
+            _explain_asked(peer, asked, now)
+            for peer, asked in sorted(self._asked.items())
+            if asked.kind is not AnswerKind.NONE
+        ]
+        if not parts:
+            return "asking whether an instance runs elsewhere"
+        wait_s = max(0.0, self._hosts_anyway_at() - now)
+        if all(asked.kind in (None, AnswerKind.NONE) for asked in self._asked.values()):
+            parts.append(f"hosts anyway in {wait_s:.1f} s, uniqueness not proven")
+        return "; ".join(parts)
+
+    def _explain_standby(self) -> str:
+        if self._view is None:
+            return "not a member of a cluster yet"
+        host = self._elected()
+        if host is not None:
+            claimed = "hosts" if host in self._claims else "is the oldest eligible member"
+            return f"{host.address} {claimed}"
+        me = self._view.by_id.get(self.self_id)
+        if me is None or me.status is not Status.UP:
+            status = "not a member" if me is None else me.status.name.lower()
+            return f"this node is {status}, and no eligible member is reachable"
+        role = f" with role {self._settings.role!r}" if self._settings.role else ""
+        return f"no reachable member{role} hosts this type"
+
+
+def _explain_asked(peer: NodeId, asked: _Asked, now: float) -> str:
+    silent_s = max(0.0, now - asked.heard_at)
+    match asked.kind:
+        case AnswerKind.STOPPING:
+            since_s = now - (now if asked.stopping_since is None else asked.stopping_since)
+            return f"{peer.address} is stopping its instance for {since_s:.1f} s"
+        case AnswerKind.BUSY:
+            return f"{peer.address} is older and asks for itself"
+        case AnswerKind.REFUSED:
+            return f"{peer.address} refuses: {asked.why or 'it hosts'}"
+        case _:
+            return f"asked {peer.address}, no answer for {silent_s:.1f} s"
+
+
+def answer_unhosted(event: PeerMessage, view: MembershipView | None) -> list[object]:
+    """What a node answers that has no manager of this type: nothing runs here.
+
+    The promise holds without memory, because only members are answered that a manager started
+    later will ask. Others get no answer (they ask again), and neither do other messages.
+    """
+    ask = event.message
+    member = view.by_id.get(event.sender) if view is not None else None
+    if not isinstance(ask, HandOverAsk) or member is None or not _may_ask(member):
+        return []
+    return [Send(member.id, HandOverAnswer(ask.type_name, ask.round, AnswerKind.NONE))]
+
+
+def _may_ask(member: Member) -> bool:
+    """True when a manager here would ask this member in its turn."""
+    return member.status in ASKABLE and member.up_number > 0
+
+
+_READERS: dict[type, str] = {
+    MembershipView: "_take_view",
+    PeerMessage: "_on_peer",
+    StartRequested: "_on_start",
+    StopRequested: "_on_stop_request",
+    LeaveStarted: "_on_leave",
+    Paused: "_on_pause",
+    InstanceStarted: "_on_instance_started",
+    InstanceStopped: "_on_instance_ended",
+    InstanceFailed: "_on_instance_ended",
+}
+
+_MESSAGE_READERS: dict[type, str] = {
+    HandOverAsk: "_on_ask",
+    HandOverAnswer: "_on_answer",
+    HostNotice: "_on_notice",
+}

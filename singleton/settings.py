@@ -1,0 +1,56 @@
+"""Timings and bounds of a singleton. Read by `singleton.machine` and `node.proxy`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingletonSettings:
+    """How one type is hosted; all members that start the type must agree on `role`.
+
+    Raises ValueError, naming the field, when a value cannot work.
+    """
+
+    role: str | None = None  # only members with this role host; None: all
+    hand_over_timeout_s: float = 10.0  # silence longer than this is no longer waited for
+    ask_resend_s: float = 0.5  # unanswered questions are repeated
+    stop_timeout_s: float = 10.0  # a peer's "stopping" renews the wait for at most so long
+    restart_on_termination: bool = True  # False: an instance that ends by itself ends the tenure
+    restart_backoff_s: float = 1.0  # wait after an instance ended by itself; doubles each time
+    restart_backoff_max_s: float = 30.0  # up to this; one that ran for so long counts as healthy
+    announce_interval_s: float = 1.0  # a host that is not the oldest eligible repeats its notice
+    claim_timeout_s: float = 3.5  # without a repetition the notice of another host is forgotten
+    former_kept_s: float = 30.0  # members gone without proof of their end are asked for so long
+    former_max: int = 1024
+    early_asks_max: int = 64  # questions of processes that our view does not show as up yet
+    buffer_size: int = 1000  # messages a proxy holds while there is no host
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, str | bool) or value is None:
+                continue
+            if not 0 < value < 1e9:
+                raise ValueError(f"{name}={value} must be greater than 0: give a positive number")
+        if self.ask_resend_s >= self.hand_over_timeout_s:
+            raise ValueError(
+                f"ask_resend_s={self.ask_resend_s} must be less than hand_over_timeout_s="
+                f"{self.hand_over_timeout_s}: a single lost question would pass for silence"
+            )
+        if self.restart_backoff_s < 1.0:
+            raise ValueError(
+                f"restart_backoff_s={self.restart_backoff_s} must be at least 1: a restart gives "
+                "the actor a new supervision budget, so a shorter wait makes a hot loop"
+            )
+        if self.restart_backoff_s > self.restart_backoff_max_s:
+            raise ValueError(
+                f"restart_backoff_s={self.restart_backoff_s} must not exceed "
+                f"restart_backoff_max_s={self.restart_backoff_max_s}"
+            )
+        if self.announce_interval_s * 2 >= self.claim_timeout_s:
+            raise ValueError(
+                f"claim_timeout_s={self.claim_timeout_s} must be more than twice "
+                f"announce_interval_s={self.announce_interval_s}: one lost notice must not move "
+                "the host"
+            )

@@ -1,0 +1,83 @@
+"""What `node.management` and `node.client` read of a system, with fixed answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MEMBERS: list[dict[str, Any]] = [
+    {
+        "address": "127.0.0.1:25520",
+        "uid": "17283946550123456789",
+        "name": "a",
+        "status": "up",
+        "reachable": True,
+        "roles": ["web", "jobs"],
+        "up_number": 1,
+    },
+    {
+        "address": "127.0.0.1:25521",
+        "uid": "2",
+        "name": "",
+        "status": "joining",
+        "reachable": False,
+        "roles": [],
+        "up_number": 0,
+    },
+]
+
+STATE: dict[str, Any] = {
+    "cluster": "tenure",
+    "cluster_id": "99",
+    "self": {"address": "127.0.0.1:25520", "uid": "17283946550123456789"},
+    "leader": "127.0.0.1:25520",
+    "oldest": "127.0.0.1:25520",
+    "converged": False,
+    "blocked_by": ["127.0.0.1:25521"],
+    "links": [],
+    "downing": None,
+    "members": MEMBERS,
+}
+
+SINGLETONS: list[dict[str, Any]] = [
+    {
+        "name": "counter",
+        "state": "running",
+        "host": "127.0.0.1:25520",
+        "instance_id": "5",
+        "started_at": "2025-01-01T00:00:00.000Z",
+        "explain": "runs here",
+    }
+]
+
+
+class StandInCluster:
+    """`system.cluster`."""
+
+    def state(self) -> dict[str, Any]:
+        """The answer of /cluster."""
+        return STATE
+
+    def singletons_state(self) -> list[dict[str, Any]]:
+        """The answer of /singletons."""
+        return SINGLETONS
+
+
+class StandInSystem:
+    """`ActorSystem`, as far as HTTP goes."""
+
+    def __init__(self) -> None:
+        self.cluster = StandInCluster()
+        self.is_ready = (False, "waiting for 127.0.0.1:25521")
+        self.leaves = 0
+
+    def ready(self) -> tuple[bool, str]:
+        """The answer of /health/ready."""
+        return self.is_ready
+
+    def counters(self) -> dict[str, float]:
+        """Two counters, one with a name that Prometheus would refuse."""
+        return {"dead_letters": 3, "frames refused: bad-head": 2}
+
+    async def leave(self) -> None:
+        """Count the orders."""
+        self.leaves += 1

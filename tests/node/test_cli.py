@@ -1,0 +1,299 @@
+"""The command line: flags, mistakes and their texts, applications, commands to a member."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from node import cli, client
+from node.errors import SettingsError
+from node.management import reserve, start_management
+from node.settings_loader import setting_types
+from node.system import ActorSystem
+from tests.node.standin import MEMBERS, SINGLETONS, StandInSystem
+from tests.style.sources import ROOT
+
+SEED = ["--seed", "127.0.0.1:25520"]
+
+
+def test_help_names_every_setting_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """A new setting has a flag and a text at once, or this fails."""
+    assert set(cli.HELP) == set(setting_types())
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for word in ("--seed", "--ack-timeout-s", "status", "members", "leave", "70 a bug"):
+        assert word in text
+
+
+def test_help_stays_light() -> None:
+    """`python -m node --help` loads nothing that only some members or commands need."""
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "node", "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines()}
+    assert "node.cli" in loaded
+    heavy = ("aiohttp", "kubernetes_asyncio", "prometheus_client", "rich", "uvloop", "tomllib")
+    assert not loaded & {*heavy, "difflib", "node.testkit"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--prot", "3"], "--prot is no flag: did you mean --port?"),
+        (["--xyzzy=3"], "--xyzzy=3 is no flag: `python -m node --help` lists all"),
+        (["stats"], "'stats' is no command: did you mean status?"),
+        (["--port", "abc", *SEED], "--port='abc' is not a whole number"),
+        (["--port", "99999", *SEED], "port=99999 must lie between 0 (chosen) and 65535"),
+        (["--config", "none.toml", *SEED], "config='none.toml' cannot be read"),
+        (["--loop", "quick", *SEED], "loop='quick' is none of auto, uvloop, asyncio"),
+        (["--log", "xml", *SEED], "log='xml' is none of text, json"),
+        (["--http", "8550", *SEED], "http='8550' is no HOST:PORT: write for example"),
+        (["--app", "jobs", *SEED], "app='jobs' is no MODULE:FUNCTION"),
+        (["status"], "which member? Give --http HOST:PORT"),
+        (["leave", "--http", "localhost"], "--http='localhost' is no HOST:PORT"),
+    ],
+)
+def test_a_wrong_call_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    root_logger: None,
+) -> None:
+    """What, why, what to do; no traceback for a user's mistake."""
+    monkeypatch.delenv("TENURE_TEST_LOOP", raising=False)
+    assert cli.main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("tenure: ")
+    assert text in lines[0]
+
+
+def test_a_flag_without_its_value_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse's own errors have our form."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--port"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("tenure: argument --port: expected one argument")
+
+
+def test_loops_by_name() -> None:
+    """auto is uvloop where it is installed; asyncio is the stock loop."""
+    for name, module in (("auto", "uvloop"), ("uvloop", "uvloop"), ("asyncio", "asyncio.unix")):
+        loop = cli.loop_factory(name)()
+        assert type(loop).__module__.startswith(module)
+        loop.close()
+
+
+def test_without_uvloop_auto_falls_back_and_uvloop_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked for by name it must not be replaced quietly."""
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    loop = cli.loop_factory("auto")()
+    assert isinstance(loop, asyncio.SelectorEventLoop)
+    loop.close()
+    with pytest.raises(SettingsError, match="install uvloop, or take --loop asyncio"):
+        cli.loop_factory("uvloop")
+
+
+@pytest.fixture
+def root_logger() -> object:
+    """The root logger is put back after a command line configured it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield None
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def app_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory; modules made in it are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("spec", "content", "text"),
+    [
+        ("no_such_app:setup", None, "there is no module 'no_such_app' in "),
+        ("no_such.app:setup", None, "there is no module 'no_such' in "),
+        ("app_a:setup", "import no_such_thing", "cannot be imported: ModuleNotFoundError: No mod"),
+        ("app_b:setup", "x = 1\n1 / 0\n", "ZeroDivisionError: division by zero, "),
+        ("app_c:setup", "raise SystemExit(3)", "cannot be imported: SystemExit: 3"),
+        ("app_d:setup", "def sett_up(s): ...", "has no function 'setup': did you mean app_d:sett_"),
+        ("app_e:setup", "", "define `def setup(system)` there"),
+        ("app_f:setup", "setup = 3", "app_f has no function 'setup'"),
+        ("app_g:setup", "def setup(:", "SyntaxError"),
+    ],
+)
+def test_an_application_that_cannot_be_loaded(
+    app_folder: Path, spec: str, content: str | None, text: str
+) -> None:
+    """The text names the line of the application, not of ours."""
+    name = spec.partition(":")[0]
+    if content is not None:
+        (app_folder / f"{name}.py").write_text(content)
+    with pytest.raises(cli.ApplicationError) as error:
+        cli.load_application(spec)
+    assert text in str(error.value)
+    if "ZeroDivision" in text:
+        assert f"{name}.py:2: mend it there" in str(error.value)
+
+
+async def test_setup_may_be_plain_or_async(app_folder: Path) -> None:
+    """Both are called with the system, once, and an async one is awaited."""
+    (app_folder / "app_ok.py").write_text(
+        "calls = []\n"
+        "def plain(system): calls.append(system)\n"
+        "async def later(system): calls.append(system)\n"
+    )
+    system = cast(ActorSystem, StandInSystem())
+    for name in ("plain", "later"):
+        await cli.set_up(cli.load_application(f"app_ok:{name}"), f"app_ok:{name}", system)
+    assert sys.modules["app_ok"].calls == [system, system]
+
+
+async def test_a_setup_that_raises_names_its_line(app_folder: Path) -> None:
+    """Exit code 6 with the application's own file and line."""
+    (app_folder / "app_bad.py").write_text(
+        "async def setup(system):\n    raise ValueError('no database')\n"
+    )
+    setup = cli.load_application("app_bad:setup")
+    with pytest.raises(cli.ApplicationError) as error:
+        await cli.set_up(setup, "app_bad:setup", cast(ActorSystem, StandInSystem()))
+    assert "raised in its setup: ValueError: no database" in str(error.value)
+    assert "app_bad.py:2: mend it there" in str(error.value)
+
+
+class Served:
+    """A stand-in member behind HTTP, and the command line talking to it."""
+
+    def __init__(self, system: StandInSystem, address: str) -> None:
+        self.system = system
+        self.address = address
+
+    async def run(self, *arguments: str) -> int:
+        """Run a client command in a thread, as another process would."""
+        command, *rest = arguments
+        return await asyncio.to_thread(cli.main, [command, "--http", self.address, *rest])
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    """A stand-in without a token file."""
+    system = StandInSystem()
+    management = await start_management(cast(ActorSystem, system), reserve("127.0.0.1", 0))
+    yield Served(system, management.address)
+    await management.close()
+
+
+async def test_status_draws_members_and_singletons(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who is in, who is not reachable, who leads, who hosts, what blocks."""
+    assert await served.run("status") == 0
+    text = capsys.readouterr().out
+    rows = [line.split() for line in text.splitlines()]
+    first = next(row for row in rows if "127.0.0.1:25520" in row and "up" in row)
+    assert "leader," in first
+    second = next(row for row in rows if "127.0.0.1:25521" in row and "joining" in row)
+    assert "no" in second
+    assert any("counter" in row and "running" in row for row in rows)
+    assert "waiting for 127.0.0.1:25521" in text
+
+
+async def test_status_and_members_as_json(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a script reads is what the member said."""
+    assert await served.run("status", "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert (status["members"], status["singletons"]) == (MEMBERS, SINGLETONS)
+    assert await served.run("members", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == MEMBERS
+
+
+async def test_members_are_one_line_each(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fields in a fixed order, `-` for what is empty: good for `awk`."""
+    assert await served.run("members") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "127.0.0.1:25520 up reachable a web,jobs 17283946550123456789",
+        "127.0.0.1:25521 joining unreachable - - 2",
+    ]
+
+
+async def test_leave_orders_it(served: Served) -> None:
+    """Exit code 0 once the member took the order."""
+    assert await served.run("leave") == 0
+    assert served.system.leaves == 1
+
+
+async def test_a_member_that_says_no_is_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A missing token, then the right one."""
+    token_file = tmp_path / "token"
+    token_file.write_text("secret\n")
+    system = StandInSystem()
+    management = await start_management(
+        cast(ActorSystem, system), reserve("127.0.0.1", 0), token_file=str(token_file)
+    )
+    served = Served(system, management.address)
+    assert await served.run("leave") == 1
+    assert "says no: the token is missing or wrong" in capsys.readouterr().err
+    assert await served.run("leave", "--token-file", str(tmp_path / "none")) == 2
+    assert await served.run("leave", "--token-file", str(token_file)) == 0
+    assert system.leaves == 1
+    await management.close()
+
+
+def test_nobody_there_is_exit_code_69(capsys: pytest.CaptureFixture[str]) -> None:
+    """What to look at is in the text."""
+    with reserve("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    assert cli.main(["status", "--http", f"127.0.0.1:{port}"]) == client.NOT_REACHABLE == 69
+    assert f"was it started with --http 127.0.0.1:{port}?" in capsys.readouterr().err
+
+
+async def test_somebody_else_there_is_exit_code_69(capsys: pytest.CaptureFixture[str]) -> None:
+    """A port that does not speak HTTP is no member."""
+
+    async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f")
+        writer.close()
+
+    server = await asyncio.start_server(babble, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await asyncio.to_thread(cli.main, ["members", "--http", f"127.0.0.1:{port}"]) == 69
+    server.close()
+    await server.wait_closed()
+    assert "no member answers" in capsys.readouterr().err
+
+
+def test_the_environment_names_the_member(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TENURE_HTTP spares the flag."""
+    monkeypatch.setenv("TENURE_HTTP", "nowhere")
+    assert cli.main(["status"]) == 2
+    assert "'nowhere' is no HOST:PORT" in capsys.readouterr().err

@@ -1,0 +1,234 @@
+"""The HTTP door: what each path answers, and who may give orders."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import pytest
+
+from node.errors import AddressInUseError, SettingsError
+from node.management import Request, Routes, is_loopback, reserve, start_management
+from node.metrics import exposition, metric_name
+from node.system import ActorSystem
+from tests.node.standin import SINGLETONS, STATE, StandInSystem
+
+
+class Reply(NamedTuple):
+    """An answer as it came over the wire."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+
+    @property
+    def value(self) -> Any:
+        """The JSON in the body."""
+        return json.loads(self.body)
+
+
+class Door(NamedTuple):
+    """A served stand-in."""
+
+    system: StandInSystem
+    address: str
+
+    async def ask(self, method: str, path: str, **headers: str) -> Reply:
+        """One request on a connection of its own."""
+        host, port = self.address.split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        data = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await writer.wait_closed()
+        head, _, body = data.decode().partition("\r\n\r\n")
+        status, *fields = head.split("\r\n")
+        pairs = (field.split(": ", 1) for field in fields)
+        return Reply(int(status.split()[1]), {name.lower(): value for name, value in pairs}, body)
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Door]:
+    """HTTP on an ephemeral port."""
+    system = StandInSystem()
+    management = await start_management(as_system(system), reserve("127.0.0.1", 0))
+    yield Door(system, management.address)
+    await management.close()
+
+
+def as_system(system: StandInSystem) -> ActorSystem:
+    """The stand-in has what HTTP reads of a system."""
+    return cast(ActorSystem, system)
+
+
+async def test_live_depends_on_nothing(door: Door) -> None:
+    """I-147: a node that is not ready is alive."""
+    reply = await door.ask("GET", "/health/live")
+    assert (reply.status, reply.value) == (200, {"live": True})
+
+
+async def test_ready_says_why_not(door: Door) -> None:
+    """503 with the reason until ready, then 200."""
+    reply = await door.ask("GET", "/health/ready")
+    assert (reply.status, reply.value["reason"]) == (503, "waiting for 127.0.0.1:25521")
+    door.system.is_ready = (True, "")
+    reply = await door.ask("GET", "/health/ready")
+    assert (reply.status, reply.value["ready"]) == (200, True)
+
+
+async def test_state_is_what_the_system_says(door: Door) -> None:
+    """/cluster and /singletons, as JSON, uids as text."""
+    reply = await door.ask("GET", "/cluster")
+    assert (reply.status, reply.value) == (200, STATE)
+    assert reply.headers["content-type"] == "application/json"
+    assert (await door.ask("GET", "/singletons")).value == SINGLETONS
+
+
+async def test_metrics_are_prometheus_text(door: Door) -> None:
+    """Counters end in _total, what may fall does not."""
+    reply = await door.ask("GET", "/metrics")
+    assert reply.status == 200
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = reply.body.splitlines()
+    for line in (
+        "tenure_dead_letters_total 3.0",
+        "tenure_frames_refused_bad_head_total 2.0",
+        'tenure_members{status="joining"} 1.0',
+        'tenure_members{status="up"} 1.0',
+        "tenure_members_unreachable 1.0",
+        "tenure_converged 0.0",
+        "tenure_ready 0.0",
+        'tenure_singleton_running{singleton="counter"} 1.0',
+    ):
+        assert line in lines
+
+
+def test_metrics_leave_the_global_registry_alone() -> None:
+    """What the application registers there is neither read nor touched."""
+    from prometheus_client import REGISTRY
+
+    before = set(REGISTRY._names_to_collectors)
+    first = exposition(as_system(StandInSystem()))
+    assert b"tenure_dead_letters_total" in first
+    assert exposition(as_system(StandInSystem())).count(b"\n") == first.count(b"\n")
+    assert set(REGISTRY._names_to_collectors) == before
+
+
+@pytest.mark.parametrize(
+    ("counter", "metric"),
+    [
+        ("dead_letters", "tenure_dead_letters"),
+        ("frames refused: bad-head", "tenure_frames_refused_bad_head"),
+        ("Data.Bytes", "tenure_data_bytes"),
+    ],
+)
+def test_metric_names(counter: str, metric: str) -> None:
+    """Any counter has a name Prometheus takes."""
+    assert metric_name(counter) == metric
+
+
+async def test_unknown_paths_and_methods_answer_in_json(door: Door) -> None:
+    """404 lists the paths, 405 names the method."""
+    reply = await door.ask("GET", "/nowhere")
+    assert reply.status == 404
+    assert "/cluster" in reply.value["do"]
+    reply = await door.ask("POST", "/cluster")
+    assert (reply.status, reply.value["do"]) == (405, "send GET")
+    assert (await door.ask("GET", "/cluster/leave")).status == 405
+    assert (await door.ask("HEAD", "/health/live")).status == 200
+    assert door.system.leaves == 0
+
+
+async def test_leave_from_this_host(door: Door) -> None:
+    """A caller on loopback may ask the node to leave; the answer comes at once."""
+    reply = await door.ask("POST", "/cluster/leave")
+    assert (reply.status, reply.value) == (202, {"leaving": True})
+    assert door.system.leaves == 1
+
+
+async def test_leave_from_a_web_page_is_refused(door: Door) -> None:
+    """A page in a browser on this host comes from loopback too; its Origin tells."""
+    reply = await door.ask("POST", "/cluster/leave", Origin="http://example.org")
+    assert reply.status == 403
+    assert door.system.leaves == 0
+
+
+async def test_leave_from_elsewhere_is_refused_without_a_token_file() -> None:
+    """Only callers on this host give orders by default."""
+    system = StandInSystem()
+    routes = Routes(as_system(system), None)
+    for remote in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8::1", ""):
+        answer = routes.answer(Request("POST", "/cluster/leave", remote, {}))
+        assert answer.status == 403
+    assert system.leaves == 0
+
+
+async def test_leave_with_a_token_file(tmp_path: Path) -> None:
+    """With a token file the token decides, wherever the caller is; the file is read each time."""
+    token_file = tmp_path / "token"
+    system = StandInSystem()
+    routes = Routes(as_system(system), str(token_file))
+
+    def leave(authorization: str | None) -> int:
+        headers = {} if authorization is None else {"Authorization": authorization}
+        return routes.answer(Request("POST", "/cluster/leave", "10.0.0.7", headers)).status
+
+    assert leave("Bearer ") == 401, "a missing file opens nothing"
+    token_file.write_text("")
+    assert leave("Bearer ") == 401, "an empty file opens nothing"
+    token_file.write_text("first\n")
+    assert leave(None) == 401
+    assert leave("Bearer second") == 401
+    assert leave("Bearer first") == 202
+    token_file.write_text("second\n")
+    assert leave("Bearer first") == 401
+    assert leave("Bearer second") == 202
+    await asyncio.sleep(0)
+    assert system.leaves == 2
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("10.127.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("", False),
+    ],
+)
+def test_what_loopback_is(address: str, expected: bool) -> None:
+    """Addresses of this host, in all their spellings."""
+    assert is_loopback(address) is expected
+
+
+async def test_nonsense_on_the_port_is_survived(door: Door) -> None:
+    """Bytes that are no HTTP cost their connection only."""
+    host, port = door.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" * 100 + b"\r\n\r\n")
+    await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert (await door.ask("GET", "/health/live")).status == 200
+
+
+def test_a_port_in_use_is_named() -> None:
+    """What, why, what to do, before the node joins anything."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressInUseError, match=rf"http=127\.0\.0\.1:{port}.*choose another"):
+            reserve("127.0.0.1", port)
+
+
+def test_a_host_that_is_not_ours_is_named() -> None:
+    """The same for a host nobody knows."""
+    with pytest.raises(SettingsError, match=r"cannot be bound.*name an address"):
+        reserve("no-such-host.invalid", 8550)

@@ -1,0 +1,153 @@
+"""Settings come from flags, environment, TOML and defaults, in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from node.errors import SettingsError
+from node.settings import Settings
+from node.settings_loader import environment_name, flag_name, load_settings, setting_types
+
+SEEDS = {"seeds": ["127.0.0.1:25520"]}
+
+
+def load(
+    flags: dict[str, object] | None = None,
+    environ: dict[str, str] | None = None,
+    toml: Path | None = None,
+) -> Settings:
+    """Load as the command line does, on the default port."""
+    return load_settings(
+        {**SEEDS, **(flags or {})},
+        environ or {},
+        None if toml is None else str(toml),
+        defaults={"port": 25520},
+    )
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    """A configuration file with a plain key and two sections."""
+    path = tmp_path / "tenure.toml"
+    path.write_text(
+        'name = "from toml"\nroles = ["web", "jobs"]\n'
+        "[ack]\ntimeout_s = 0.1\n"
+        "[hand_over]\ntimeout_s = 3\n"
+    )
+    return path
+
+
+def test_each_source_goes_before_the_next(toml: Path) -> None:
+    """Flags over environment over TOML over defaults, value by value."""
+    assert load().name == ""
+    assert load(toml=toml).name == "from toml"
+    environ = {"TENURE_NAME": "from environment"}
+    assert load(environ=environ, toml=toml).name == "from environment"
+    assert load({"name": "from flag"}, environ, toml).name == "from flag"
+    mixed = load({"name": "from flag"}, {"TENURE_STOP_TIMEOUT_S": "2.5"}, toml)
+    assert (mixed.name, mixed.stop_timeout_s, mixed.ack_timeout_s) == ("from flag", 2.5, 0.1)
+    assert mixed.port == 25520
+
+
+def test_a_flag_that_was_not_given_hides_nothing() -> None:
+    """argparse gives None for those."""
+    assert load({"name": None}, {"TENURE_NAME": "x"}).name == "x"
+
+
+def test_text_becomes_the_type_of_the_setting() -> None:
+    """Each kind of setting from the environment; an empty variable is none."""
+    environ = {
+        "TENURE_PORT": "4000",
+        "TENURE_ACK_TIMEOUT_S": "0.2",
+        "TENURE_INSECURE": "true",
+        "TENURE_ROLES": "web, jobs",
+        "TENURE_STATE_DIR": "",
+        "TENURE_LOOP": "asyncio",
+        "PATH": "/bin",
+    }
+    settings = load(environ=environ)
+    assert settings.port == 4000
+    assert settings.ack_timeout_s == 0.2
+    assert settings.insecure is True
+    assert settings.roles == ("web", "jobs")
+    assert settings.state_dir is None
+
+
+def test_sections_group_by_prefix(toml: Path) -> None:
+    """`[hand_over] timeout_s` is `hand_over_timeout_s`; a whole number will do for seconds."""
+    settings = load(toml=toml)
+    assert settings.hand_over_timeout_s == 3.0
+    assert settings.roles == ("web", "jobs")
+
+
+def test_names_of_one_setting() -> None:
+    """One name, three spellings; lists are given one by one."""
+    assert flag_name("ack_timeout_s") == "--ack-timeout-s"
+    assert flag_name("seeds") == "--seed"
+    assert flag_name("roles") == "--role"
+    assert environment_name("ack_timeout_s") == "TENURE_ACK_TIMEOUT_S"
+
+
+def test_every_setting_has_a_text_form() -> None:
+    """A new field of `Settings` is read from all sources at once."""
+    assert list(setting_types()) == [field.name for field in dataclasses.fields(Settings)]
+    assert set(setting_types().values()) <= {str, int, float, bool, tuple}
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"TENURE_PROT": "1"}, "TENURE_PROT is no setting: did you mean TENURE_PORT?"),
+        ({"TENURE_QQQQ": "1"}, "TENURE_QQQQ is no setting: `python -m node --help` lists all"),
+        ({"TENURE_PORT": "x"}, "TENURE_PORT='x' is not a whole number: give a whole number"),
+        ({"TENURE_ACK_TIMEOUT_S": "soon"}, "='soon' is not a number of seconds"),
+        ({"TENURE_FOUND": "perhaps"}, "='perhaps' is not true or false"),
+        ({"TENURE_PORT": "70000"}, "port=70000 must lie between"),
+    ],
+)
+def test_wrong_variables_name_key_value_and_mend(environ: dict[str, str], text: str) -> None:
+    """I-148: nothing is read past in silence."""
+    with pytest.raises(SettingsError) as error:
+        load(environ=environ)
+    assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("prot = 1", "prot is no setting: did you mean port?"),
+        ("[hand_ovr]\ntimeout_s = 1", "hand_ovr.timeout_s is no setting: did you mean hand_over_"),
+        ('port = "25520"', "port='25520' is not a whole number"),
+        ("port = true", "port=True is not a whole number"),
+        ("name = 5", "name=5 is not text"),
+        ('roles = "web"', "roles='web' is no list of text"),
+        ("roles = [1]", "roles=[1] is no list of text"),
+        ("ack_timeout_s = 1\n[ack]\ntimeout_s = 2", "is given twice"),
+        ("port =", "is no TOML"),
+    ],
+)
+def test_wrong_files_name_key_value_and_mend(tmp_path: Path, content: str, text: str) -> None:
+    """The same for the configuration file, with its path."""
+    path = tmp_path / "wrong.toml"
+    path.write_text(content)
+    with pytest.raises(SettingsError) as error:
+        load(toml=path)
+    assert text in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_wrong_flags_name_key_value_and_mend() -> None:
+    """The same for what is handed in as flags."""
+    with pytest.raises(SettingsError, match=r"--prot is no setting: did you mean --port\?"):
+        load({"prot": "1"})
+    with pytest.raises(SettingsError, match="--port='x' is not a whole number"):
+        load({"port": "x"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A configuration that is not there is not the same as an empty one."""
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load(toml=tmp_path / "none.toml")

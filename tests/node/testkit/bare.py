@@ -1,0 +1,90 @@
+"""Nodes without actors: a transport and a recorder on it, to test the world itself."""
+
+from __future__ import annotations
+
+from gossip.membership import NodeId
+from node.environment import Lane
+from node.testkit.network import IntoCut
+from node.testkit.stage import SimNode, Stage
+from node.testkit.transport import SimTransport
+
+
+class Recorder:
+    """An inbox that writes down what it is told, and when by the world's clock."""
+
+    def __init__(self, world: Stage) -> None:
+        self.world = world
+        self.control: list[bytes] = []
+        self.data: list[bytes] = []
+        self.at: list[float] = []
+        self.senders: list[NodeId] = []
+        self.lost: list[tuple[NodeId, Lane, float]] = []
+        self.refused: list[tuple[Lane, str]] = []
+        self.dropped: list[tuple[NodeId, bytes]] = []
+
+    def control_head(self) -> bytes:
+        return b"<"
+
+    def data_head(self) -> bytes:
+        return b"["
+
+    def control_frame(self, sender: NodeId, frame: bytes) -> None:
+        self.control.append(frame)
+        self.senders.append(sender)
+        self.at.append(self.world.now)
+
+    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+        self.data.append(frame)
+        self.senders.append(sender)
+        self.at.append(self.world.now)
+
+    def link_lost(self, peer: NodeId, lane: Lane) -> None:
+        self.lost.append((peer, lane, self.world.now))
+
+    def frame_refused(self, lane: Lane, reason: str, detail: str) -> None:
+        self.refused.append((lane, reason))
+
+    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
+        self.dropped.append((peer, payload))
+
+
+class Bare:
+    """A world of nodes that only have sockets. All of them know all data ports."""
+
+    def __init__(
+        self,
+        nodes: int | str = 2,
+        *,
+        seed: int = 7,
+        one_host: bool = False,
+        into_cut: IntoCut = "held",
+        absent: str = "",
+    ) -> None:
+        self.inboxes: dict[str, Recorder] = {}
+        self.ids: dict[str, NodeId] = {}
+        self.world = Stage(
+            seed, nodes, boot=self._boot, one_host=one_host, into_cut=into_cut, absent=absent
+        )
+        self.world.run_for(s=0.1)
+
+    async def _boot(self, node: SimNode) -> None:
+        transport = self.transport(node.name)
+        await transport.bind()
+        uid = node.environment.rng.getrandbits(64)
+        self.ids[node.name] = NodeId(node.host.address, node.port, uid)
+        self.inboxes[node.name] = Recorder(self.world)
+        transport.open(self.ids[node.name], self.inboxes[node.name])
+        for name, peer in self.ids.items():
+            transport.learn(peer, self.transport(name).data_port)
+            self.transport(name).learn(self.ids[node.name], transport.data_port)
+
+    def transport(self, name: str) -> SimTransport:
+        transport = self.world[name].transport
+        assert transport is not None
+        return transport
+
+    def send(self, source: str, target: str, payload: bytes, lane: Lane = Lane.CONTROL) -> None:
+        """Send as a step of `source`."""
+        transport = self.transport(source)
+        act = transport.send_control if lane is Lane.CONTROL else transport.send_data
+        self.world[source].call(act, self.ids[target], payload)

@@ -1,0 +1,169 @@
+"""The world as users meet it: their actors on one node, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from node.actor import Actor, Terminated, on
+from node.message import Ask, message
+from node.ref import ActorRef
+from node.testkit.checkers import StepLog
+from node.testkit.subject import Subject, Toil, Work
+from node.testkit.timeline import WorldError
+from node.testkit.world import World
+
+
+@message("tests.testkit.remind-in")
+class RemindIn:
+    delay_s: float
+
+
+@message("tests.testkit.reminded")
+class Reminded:
+    pass
+
+
+@message("tests.testkit.pending")
+class Pending(Ask[int]):
+    pass
+
+
+class Reminder(Actor):
+    """Tells `listener` when a delay is over."""
+
+    def __init__(self, listener: ActorRef[Reminded]) -> None:
+        self.listener = listener
+        self.pending = 0
+
+    @on(RemindIn)
+    def remind_in(self, order: RemindIn) -> None:
+        self.pending += 1
+        self.context.timers.once(self.pending, order.delay_s, Reminded())
+
+    @on(Reminded)
+    def due(self, reminded: Reminded) -> None:
+        self.pending -= 1
+        self.listener.tell(reminded)
+
+    @on(Pending)
+    def how_many(self, _: Pending) -> int:
+        return self.pending
+
+
+def test_reminder_comes_after_an_hour() -> None:
+    """The snippet of the API page, as users write it."""
+    with World(seed=1) as world:
+        probe = world.probe()
+        reminder = world.spawn(Reminder, probe.ref)
+        reminder.tell(RemindIn(3600.0))
+        world.run_for(s=3599)
+        assert probe.messages == []
+        world.run_for(s=2)
+        assert probe.messages == [Reminded()]
+        assert world.run(reminder.ask(Pending())) == 0
+
+
+def test_a_probe_expects_message_by_message() -> None:
+    with World(seed=1) as world:
+        probe = world.probe()
+        reminder = world.spawn(Reminder, probe.ref, name="reminder")
+        for delay_s in (1.0, 2.0, 30.0):
+            reminder.tell(RemindIn(delay_s))
+        assert probe.expect(Reminded) == Reminded()
+        assert world.now == 1.0
+        assert probe.expect(Reminded()) == Reminded()
+        probe.expect_nothing(for_s=27.9)
+        with pytest.raises(WorldError, match=r"Reminded.* came within"):
+            probe.expect_nothing(for_s=1.0)
+        with pytest.raises(WorldError, match="the next message is Reminded"):
+            probe.expect(RemindIn)
+        assert probe.expect(Reminded) == Reminded()
+        with pytest.raises(WorldError, match=r"no message within 5\.0 s"):
+            probe.expect(Reminded)
+        assert len(probe.messages) == 3
+
+
+def test_a_probe_watches_actors_end() -> None:
+    with World(seed=1) as world:
+        probe = world.probe()
+        reminder = world.spawn(Reminder, probe.ref)
+        probe.watch(reminder)
+        world.run_for(s=1.0)
+        world["a"].system.stop(reminder)
+        assert probe.expect(Terminated).ref == reminder
+
+
+def test_the_subject_writes_down_every_kind_of_step() -> None:
+    with World(seed=1) as world:
+        log = StepLog(world)
+        subject = world.spawn(Subject, log)
+        assert world.run(subject.ask(Work())) == 1
+        assert world.run(subject.ask(Toil(5, 0.5))) == 1
+        world.run_for(s=3.0)
+        assert {step.kind for step in log.steps} == {"start", "work", "resume", "tick", "child"}
+        resumes = [step.at_s for step in log.steps if step.kind == "resume"]
+        assert resumes == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
+        assert [repr(instance) for instance in log.running()] == ["subject #1 on a"]
+        world["a"].system.stop(subject)
+        world.run_for(s=1.0)
+        assert log.steps[-1].kind == "stop"
+        assert log.running() == []
+
+
+def test_setup_is_called_with_the_system_of_each_start() -> None:
+    made: list[ActorRef[Reminded]] = []
+
+    async def setup(system: object) -> None:
+        await asyncio.sleep(1.0)
+        assert world["a"].system is system
+        made.append(world["a"].system.spawn(Reminder, None, name="r"))
+
+    with World(seed=1, setup=setup) as world:
+        world.run_for(s=2.0)
+        assert [ref.path for ref in made] == ["/user/r"]
+        world.restart("a")
+        world.run_for(s=2.0)
+        assert len(made) == 2
+        world.crash("a")
+        with pytest.raises(WorldError, match="does not run"):
+            world.spawn(Reminder, None)
+
+
+def test_a_node_that_leaves_ends_its_process() -> None:
+    with World(seed=1) as world:
+        log = StepLog(world)
+        world.spawn(Subject, log)
+        world.run_for(s=1.0)
+        ended = world.leave("a")
+        assert ended.exit_code == 0
+        assert not world["a"].running
+        assert log.steps[-1].kind == "stop"
+        assert world["a"].ended is ended
+
+
+def test_a_failing_test_is_told_seed_and_steps() -> None:
+    def fail() -> None:
+        with World(seed=77) as world:
+            world.probe()
+            world.run_for(s=1.0)
+            assert world.now == 2.0
+
+    with pytest.raises(AssertionError) as caught:
+        fail()
+    (note,) = caught.value.__notes__
+    assert note.startswith("world of seed 77 (at 1.000000 virtual s)")
+    assert "step" in note
+
+
+def test_one_seed_gives_one_trace() -> None:
+    def run(seed: int) -> str:
+        with World(seed=seed) as world:
+            probe = world.probe()
+            world.spawn(Reminder, probe.ref).tell(RemindIn(world.rng.random()))
+            world.run_for(s=2.0)
+            return world.trace_hash()
+
+    assert run(3) == run(3)
+    assert run(3) != run(4)

@@ -1,0 +1,64 @@
+"""`make demo` ends well and leaves nothing, however it is ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from bench.processes import ROOT, Members, clean_environment, spawn
+
+
+def left_over(directory: Path) -> list[str]:
+    """Command lines of processes that were started with a file in `directory`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it ended meanwhile
+        if str(directory) in line and "bench.demo" not in line:
+            found.append(line)
+    return found
+
+
+def test_the_demo_shows_both_gaps_and_leaves_no_process(tmp_path: Path) -> None:
+    """Exit code 0, both figures, plain text without a terminal, files cleaned up."""
+    log = tmp_path / "demo.log"
+    files = tmp_path / "files"
+    files.mkdir()
+    demo = spawn([sys.executable, "-m", "bench.demo"], log, TMPDIR=str(files))
+    assert demo.wait(timeout=30) == 0, log.read_text()
+    text = log.read_text()
+    killed = re.search(r"SIGKILL of the host: ([\d.]+) s without", text)
+    left = re.search(r"Graceful leave: ([\d.]+) ms", text)
+    assert killed is not None
+    assert left is not None
+    assert 0 <= float(left[1]) / 1000 < float(killed[1]) + 1
+    assert "\x1b" not in text
+    assert left_over(files) == []
+    assert list(files.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_demo_and_its_members(tmp_path: Path) -> None:
+    """Exit code 130 and no process, wherever in the play it comes."""
+    log = tmp_path / "demo.log"
+    files = tmp_path / "files"
+    files.mkdir()
+    demo = spawn([sys.executable, "-m", "bench.demo"], log, TMPDIR=str(files))
+    watcher = Members(tmp_path)
+    watcher.wait("a host", lambda: "hosts the counter" in log.read_text())
+    assert len(left_over(files)) == 3
+    demo.send_signal(signal.SIGINT)
+    assert demo.wait(timeout=15) == 130, log.read_text()
+    assert left_over(files) == []
+    assert list(files.iterdir()) == []
+
+
+def test_make_demo_is_this_demo() -> None:
+    """What is tested here is what `make demo` runs."""
+    assert "$(BIN)/python -m bench.demo" in (ROOT / "Makefile").read_text()
+    assert not [name for name in clean_environment() if name.startswith("TENURE_")]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,135 @@
+"""The HTTP of real members, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+from bench.processes import ROOT, Member, Members, clean_environment
+from node.client import Connection, RefusedError
+
+
+def ask(member: Member, method: str, path: str) -> object:
+    """The JSON a member answers."""
+    assert member.http is not None
+    host, port = member.http.split(":")
+    return Connection(host, int(port), 10.0).ask(method, path)
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a client command."""
+    return subprocess.run(
+        [sys.executable, "-m", "node", *arguments],
+        cwd=ROOT,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def serving(members: Members, member: Member) -> Member:
+    """The member, once it serves HTTP and is ready."""
+
+    def ready() -> bool:
+        result = command("members", "--http", str(member.http))
+        return result.returncode == 0 and result.stdout.count(" up ") == len(members.members)
+
+    members.wait(f"{member.name} serves", ready)
+    return member
+
+
+def test_every_member_shows_the_same_cluster(members: Members) -> None:
+    """One cluster id, three members, one host; uids are text in the form of design §9."""
+    three = members.start_three(http=True)
+    members.wait_all_up(three)
+    host = members.host_of("counter")
+    states = []
+    for member in three:
+        serving(members, member)
+        state = ask(member, "GET", "/cluster")
+        assert isinstance(state, dict)
+        states.append(state)
+        assert state["self"]["address"] == member.address
+        assert isinstance(state["self"]["uid"], str)
+        assert {row["address"]: row["name"] for row in state["members"]} == {
+            other.address: other.name for other in three
+        }
+        assert all(row["reachable"] for row in state["members"])
+        assert ask(member, "GET", "/health/live") == {"live": True}
+        wait_ready(members, member)
+        (row,) = singletons(members, member, host)
+        assert (row["name"], row["host"]) == ("counter", host.address)
+        assert (row["instance_id"] is not None) is (member is host)
+    assert len({state["cluster_id"] for state in states}) == 1
+    assert len({state["leader"] for state in states}) == 1
+
+
+def wait_ready(members: Members, member: Member) -> None:
+    """Until /health/ready answers 200."""
+
+    def ready() -> bool:
+        try:
+            answer = ask(member, "GET", "/health/ready")
+        except RefusedError:
+            return False
+        return answer == {"ready": True, "reason": ""}
+
+    members.wait(f"{member.name} is ready", ready)
+
+
+def singletons(members: Members, member: Member, host: Member) -> list[dict[str, object]]:
+    """/singletons, once the member knows the host."""
+
+    def known() -> object:
+        rows = ask(member, "GET", "/singletons")
+        assert isinstance(rows, list)
+        return rows if [row["host"] for row in rows] == [host.address] else None
+
+    rows = members.wait(f"{member.name} knows the host", known)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_status_and_leave_from_the_command_line(members: Members) -> None:
+    """`status` shows all, `leave` ends one member in order, the others go on."""
+    three = members.start_three(http=True)
+    members.wait_all_up(three)
+    leaver = serving(members, three[2])
+    shown = command("status", "--http", str(leaver.http))
+    assert shown.returncode == 0, shown.stderr
+    for member in three:
+        assert member.address in shown.stdout
+    assert "counter" in shown.stdout
+    status = json.loads(command("status", "--json", "--http", str(leaver.http)).stdout)
+    assert len(status["members"]) == 3
+    left = command("leave", "--http", str(leaver.http))
+    assert left.returncode == 0, left.stderr
+    assert members.wait_end(leaver) == 0
+    assert command("status", "--http", str(leaver.http)).returncode == 69
+    for member in three[:2]:
+        wait_gone(members, member, leaver)
+
+
+def wait_gone(members: Members, member: Member, leaver: Member) -> None:
+    """Until `member` no longer counts `leaver`, and nobody else is missing."""
+
+    def gone() -> bool:
+        return bool(member.seen("member_removed"))
+
+    members.wait(f"{member.name} sees {leaver.name} gone", gone)
+    (line,) = member.seen("member_removed")
+    assert leaver.address in line.detail
+
+
+def test_http_ends_with_its_member(members: Members) -> None:
+    """A member that serves HTTP exits with 0 on SIGTERM like any other."""
+    member = members.start("a", port=members.free_ports(1)[0], http=True)
+    members.wait_all_up([member])
+    serving(members, member)
+    members.end(member, signal.SIGTERM)
+    assert members.wait_end(member) == 0
+    assert "Traceback" not in member.log()

@@ -1,0 +1,149 @@
+"""What operators and strangers do wrong: a text that helps and an exit code, or a counted drop."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from bench.processes import COUNTER_APP, Member, Members
+
+
+def ends_with(
+    members: Members,
+    code: int,
+    *texts: str,
+    seeds: Sequence[int | str] = (),
+    app: str = COUNTER_APP,
+    arguments: Sequence[str] = (),
+) -> Member:
+    """Start a member that must end by itself, with this exit code and these words on stderr."""
+    port = members.free_ports(1)[0]
+    member = members.start("x", port=port, seeds=seeds, app=app, arguments=arguments)
+    assert members.wait_end(member) == code, member.log()
+    for text in texts:
+        assert text in member.log()
+    assert "Traceback" not in member.log()
+    return member
+
+
+def test_a_control_port_in_use(members: Members) -> None:
+    """Exit code 5: which port, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        member = members.start("x", port=port)
+        assert members.wait_end(member) == 5, member.log()
+        assert str(port) in member.log()
+        assert "in use" in member.log()
+        assert "--port" in member.log()
+        assert "Traceback" not in member.log()
+
+
+def test_a_data_port_in_use(members: Members) -> None:
+    """The same for the other lane; the control port is free again."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        member = ends_with(members, 5, port, "in use", arguments=["--data-port", port])
+    with socket.create_server(("127.0.0.1", member.port)):
+        pass
+
+
+def test_an_http_port_in_use(members: Members) -> None:
+    """The same for HTTP, before the member joins."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        member = ends_with(members, 5, f"http={address}", arguments=["--http", address])
+        assert member.seen("member_up") == []
+
+
+def test_a_seed_that_does_not_resolve(members: Members) -> None:
+    """Exit code 4: which name, and what to do."""
+    ends_with(members, 4, "no-such-host.invalid", "--seed", seeds=["no-such-host.invalid:25520"])
+
+
+def test_one_seed_that_resolves_is_enough(members: Members) -> None:
+    """A name that does not resolve now must not keep a member out of its cluster."""
+    ports = members.free_ports(2)
+    first = members.start("a", port=ports[0])
+    members.wait_all_up([first])
+    seeds: list[int | str] = ["no-such-host.invalid:25520", ports[0]]
+    second = members.start("b", port=ports[1], seeds=seeds)
+    members.wait_all_up([first, second])
+
+
+@pytest.mark.parametrize(
+    ("app", "text"),
+    [
+        ("no_such_app:setup", "there is no module 'no_such_app'"),
+        ("tests.processes.apps:no_setup", "has no function 'no_setup'"),
+        ("tests.processes.apps:broken", "raised in its setup: ValueError: no database"),
+    ],
+)
+def test_an_application_that_fails(members: Members, app: str, text: str) -> None:
+    """Exit code 6, naming what failed; the member never joined and its port is free again."""
+    member = ends_with(members, 6, text, app=app)
+    assert member.seen("member_up") == []
+    with socket.create_server(("127.0.0.1", member.port)):
+        pass
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1"])
+def test_outside_loopback_without_keys(members: Members, host: str) -> None:
+    """Exit code 2: anybody in reach could join; `--insecure` is the operator's word."""
+    ends_with(members, 2, host, "--insecure", arguments=["--host", host])
+
+
+def test_a_wrong_setting(members: Members) -> None:
+    """Exit code 2 with key, value and mend."""
+    ends_with(members, 2, "hand_over_timeout_s=-1", arguments=["--hand-over-timeout-s", "-1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (["--cluster-name", "two"], ["two", "tenure"]),
+        (["--hand-over-timeout-s", "3"], ["hand_over_timeout_s", "3", "10"]),
+        (["--crash-evidence", "never"], ["crash_evidence", "never", "same-host"]),
+    ],
+)
+def test_a_member_that_does_not_fit_is_refused(
+    members: Members, arguments: Sequence[str], texts: Sequence[str]
+) -> None:
+    """Exit code 3 with both values; the cluster goes on."""
+    member = members.start("a", port=members.free_ports(1)[0])
+    members.wait_all_up([member])
+    ends_with(members, 3, *texts, seeds=[member.port], arguments=arguments)
+    assert member.up_members() == {member.address}
+    members.end(member, signal.SIGTERM)
+    assert members.wait_end(member) == 0
+
+
+def test_an_http_client_on_the_lanes_is_harmless(members: Members) -> None:
+    """Both lanes drop a stranger's bytes and go on; the next member joins as ever."""
+    control, data, other = members.free_ports(3)
+    member = members.start("a", port=control, arguments=["--data-port", str(data)])
+    members.wait_all_up([member])
+    for port in (control, data):
+        for _ in range(20):
+            talk_http(port)
+    second = members.start("b", port=other, seeds=[control])
+    members.wait_all_up([member, second])
+    assert member.running
+    # One line per reason at most, however many strangers come.
+    assert len(member.log().splitlines()) < 40
+    members.end(member, signal.SIGTERM)
+    assert members.wait_end(member) == 0
+
+
+def talk_http(port: int) -> None:
+    """What a browser or a probe would send, until the other side is tired of it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /cluster HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"x" * 500)
+        connection.shutdown(socket.SHUT_WR)
+        try:
+            while connection.recv(4096):
+                pass
+        except ConnectionError:
+            pass

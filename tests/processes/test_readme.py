@@ -1,0 +1,76 @@
+"""The commands that the README tells a reader to type, typed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from bench.processes import ROOT, Members, clean_environment
+from tests.style.test_readme import blocks
+
+PORTS = ("25520", "25521", "25522", "8550", "8551", "8552")
+
+
+def test_every_command_is_covered() -> None:
+    """One block is `make demo` (tests/processes/test_demo.py), the other is run below."""
+    first, second = blocks("sh")
+    assert first == "make demo\n"
+    assert len(re.findall(r"python -m node --port", second)) == 3
+
+
+def test_three_members_by_hand(members: Members, tmp_path: Path) -> None:
+    """The block as it stands, on free ports: members join, are shown, one leaves, the rest end.
+
+    A reader takes seconds between the lines; here each waits until the members got so far.
+    """
+    _, block = blocks("sh")
+    for shown, free in zip(PORTS, members.free_ports(len(PORTS)), strict=True):
+        block = block.replace(shown, str(free))
+    venv, *lines = block.splitlines()
+    assert venv == ". .venv/bin/activate"
+    starts, others = lines[:3], lines[3:]
+    http = [re.findall(r"--http (\S+)", line)[0] for line in starts]
+    # What `activate` does, for the environment that runs this test.
+    script = [f'PATH="{Path(sys.executable).parent}:$PATH"', "set -m", *starts]
+    script += [wait_until(http[0], 3), *others[:3], wait_until(http[1], 2), *others[3:], "wait"]
+    process = subprocess.Popen(
+        ["bash", "-c", "\n".join(script)],
+        cwd=ROOT,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = process.communicate(timeout=60)
+    finally:
+        end_jobs(http)
+    assert process.returncode == 0, errors
+    assert '"members":[{' in output
+    assert "the member hands over, leaves and ends" in output
+    assert output.count(" up reachable ") >= 2
+
+
+def wait_until(http: str, count: int) -> str:
+    """A line of shell that ends once `count` members are up there; it gives up by itself."""
+    shown = f'"{sys.executable}" -m node members --http {http} 2>/dev/null | grep -c " up "'
+    return f'for _ in $(seq 100); do [ "$({shown})" = {count} ] && break; done'
+
+
+def end_jobs(http: list[str]) -> None:
+    """End those of our members that the script left, known by their HTTP address."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().decode().split("\0")
+        except OSError:
+            continue  # it ended meanwhile
+        if "-m" in words and any(address in words for address in http):
+            with suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)

@@ -1,0 +1,715 @@
+"""Every transition of the manager, every event that changes nothing, and what it says meanwhile.
+
+Guards I-27, I-30 to I-33, I-39, I-41 to I-43, I-45, I-46 and S5.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gossip.effects import Paused, PeerMessage, Publish, Send
+from gossip.membership import Cause, NodeId, Status
+from singleton.effects import SingletonReleased, StopCause, StopInstance, WithdrawType
+from singleton.events import (
+    InstanceChanged,
+    InstanceFailed,
+    InstanceStarted,
+    InstanceStopped,
+    LeaveStarted,
+    SingletonStateChanged,
+    StartRequested,
+    StopRequested,
+)
+from singleton.machine import TRANSITIONS, SingletonMachine, State, Trigger, answer_unhosted
+from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, NoticeKind
+from singleton.settings import SingletonSettings
+from tests.singleton.worlds import (
+    TYPE,
+    A,
+    B,
+    C,
+    answer_from,
+    answers,
+    ask_from,
+    asks,
+    machine,
+    member,
+    node,
+    notice_from,
+    notices,
+    routes,
+    started,
+    stopped,
+    unproven,
+    view,
+)
+
+S, T = State, Trigger
+NONE = AnswerKind.NONE
+ONE_SHOT = SingletonSettings(restart_on_termination=False)
+
+A_CUT_OFF = view("b", unreachable="a")
+ALL_WELL = view("b")
+
+
+class Recorder(SingletonMachine):
+    """Keeps what moved it."""
+
+    def __init__(self, settings: SingletonSettings) -> None:
+        super().__init__(TYPE, B, settings, random.Random(1))
+        self.fired: list[tuple[State, Trigger, State]] = []
+
+    def _fire(self, trigger: Trigger, now: float) -> None:
+        before = self.state
+        super()._fire(trigger, now)
+        self.fired.append((before, trigger, self.state))
+
+
+def in_state(state: State, settings: SingletonSettings | None = None) -> Recorder:
+    """Node b in this state; a is cut off, unless b stands by or stops for it."""
+    settings = settings or SingletonSettings()
+    made = Recorder(settings)
+    made.handle(StartRequested(TYPE, settings), 0.0)
+    made.handle(ALL_WELL, 0.0)
+    if state in (S.ASKING, S.STARTING, S.RUNNING, S.STOPPING):
+        made.handle(A_CUT_OFF, 0.0)
+    if state in (S.STARTING, S.RUNNING, S.STOPPING):
+        made.handle(answer_from("a", NONE), 0.0)
+        made.handle(answer_from("c", NONE), 0.0)
+    if state in (S.RUNNING, S.STOPPING):
+        made.handle(InstanceStarted(TYPE, 1), 0.0)
+    if state is S.STOPPING:
+        made.handle(ALL_WELL, 0.0)
+        made.handle(notice_from("a", NoticeKind.HOLDS), 0.0)
+    if state is S.LATCHED:
+        made.handle(StopRequested(TYPE), 0.0)
+    assert at(made) is state
+    return made
+
+
+def at(made: SingletonMachine) -> State:
+    """Its state now (a call, for the sake of the type checker's memory)."""
+    return made.state
+
+
+def covered(made: Recorder) -> None:
+    made.handle(answer_from("a", NONE), 1.0)
+    made.handle(answer_from("c", NONE), 1.0)
+
+
+def ends_and_is_due(made: Recorder) -> None:
+    made.handle(InstanceFailed(TYPE, 1, "boom"), 1.0)
+    assert at(made) is S.STARTING
+    made.tick(made.deadline)
+
+
+def older_host_appears(made: Recorder) -> None:
+    made.handle(ALL_WELL, 1.0)
+    made.handle(notice_from("a", NoticeKind.HOLDS), 1.0)
+
+
+def stops_for_good(made: Recorder) -> None:
+    made.handle(LeaveStarted(), 1.0)
+    made.handle(InstanceStopped(TYPE, 1), 1.0)
+
+
+def feed(*events: object) -> Callable[[Recorder], None]:
+    def run(made: Recorder) -> None:
+        for event in events:
+            made.handle(event, 1.0)
+
+    return run
+
+
+START = StartRequested(TYPE, SingletonSettings())
+STOP = StopRequested(TYPE)
+ENDED = InstanceFailed(TYPE, 1, "boom")
+ROWS: dict[tuple[State, Trigger], Callable[[Recorder], None]] = {
+    (S.STANDBY, T.ELECTED): feed(A_CUT_OFF),
+    (S.STANDBY, T.WITHDRAWN): feed(STOP),
+    (S.ASKING, T.NOT_ELECTED): feed(ALL_WELL),
+    (S.ASKING, T.ROUND_VOID): feed(ask_from("a")),
+    (S.ASKING, T.COVERED): covered,
+    (S.ASKING, T.WITHDRAWN): feed(LeaveStarted()),
+    (S.STARTING, T.STARTED): feed(InstanceStarted(TYPE, 1)),
+    (S.STARTING, T.ENDED): feed(ENDED),
+    (S.STARTING, T.RESTART_DUE): ends_and_is_due,
+    (S.STARTING, T.ENDED_FOR_GOOD): feed(ENDED),
+    (S.STARTING, T.NOT_ELECTED): older_host_appears,
+    (S.STARTING, T.WITHDRAWN): feed(STOP),
+    (S.RUNNING, T.ENDED): feed(ENDED),
+    (S.RUNNING, T.ENDED_FOR_GOOD): feed(ENDED),
+    (S.RUNNING, T.NOT_ELECTED): older_host_appears,
+    (S.RUNNING, T.WITHDRAWN): feed(LeaveStarted()),
+    (S.STOPPING, T.WITHDRAWN): feed(STOP),
+    (S.STOPPING, T.READMITTED): feed(STOP, START),
+    (S.STOPPING, T.STOPPED): feed(InstanceStopped(TYPE, 1)),
+    (S.STOPPING, T.STOPPED_FOR_GOOD): stops_for_good,
+    (S.LATCHED, T.READMITTED): feed(START),
+}
+
+
+def test_the_rows_are_the_table() -> None:
+    """A transition without a test, or a test without a transition, is a mistake."""
+    assert ROWS.keys() == TRANSITIONS.keys()
+
+
+@pytest.mark.parametrize(("state", "trigger"), ROWS, ids=lambda each: each.name.lower())
+def test_transition(state: State, trigger: Trigger) -> None:
+    settings = ONE_SHOT if trigger is T.ENDED_FOR_GOOD else None
+    made = in_state(state, settings)
+    made.fired.clear()
+    ROWS[state, trigger](made)
+    assert (state, trigger, TRANSITIONS[state, trigger][0]) in made.fired
+
+
+def test_every_state_can_be_reached_and_left_and_every_action_exists() -> None:
+    reached = {S.STANDBY}
+    while more := {to for (at, _), (to, _) in TRANSITIONS.items() if at in reached} - reached:
+        reached |= more
+    assert reached == set(State)
+    assert {at for (at, _), (to, _) in TRANSITIONS.items() if to is not at} == set(State)
+    assert {trigger for _, trigger in TRANSITIONS} == set(Trigger)
+    for _, action in TRANSITIONS.values():
+        assert callable(getattr(SingletonMachine, action))
+
+
+STRANGER = node("z")
+IGNORED = {
+    "a fact of another type": InstanceStarted("other", 1),
+    "no fact at all": "what?",
+    "a late start": InstanceStarted(TYPE, 99),
+    "a late stop": InstanceStopped(TYPE, 99),
+    "a late end": InstanceFailed(TYPE, 99),
+    "a message of another type": PeerMessage(A, HandOverAsk("other", 1, 1)),
+    "no message at all": PeerMessage(A, "what?"),
+    "a stranger's question": PeerMessage(STRANGER, HandOverAsk(TYPE, 1, 1)),
+    "a stranger's answer": PeerMessage(STRANGER, HandOverAnswer(TYPE, 1, NONE)),
+    "a stranger's notice": notice_from("z", NoticeKind.HOLDS),
+    "an answer to another round": answer_from("a", NONE, to_round=7),
+    "an epoch out of range": notice_from("a", NoticeKind.HOLDS, sent_in=9, epoch=2**62),
+}
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", IGNORED.values(), ids=IGNORED.keys())
+def test_ignored(state: State, event: object) -> None:
+    """I-42, I-43: what is late, foreign or not asked for changes nothing, and is counted."""
+    made = in_state(state)
+    before = (made.state, made.host, made.attempt, made.deadline, made.explain(0.0))
+    counted = made.ignored.total()
+    assert made.handle(event, 0.0) == []
+    assert (made.state, made.host, made.attempt, made.deadline, made.explain(0.0)) == before
+    assert made.ignored.total() == counted + 1
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_trigger_that_is_not_in_the_table_changes_nothing(state: State) -> None:
+    for trigger in Trigger:
+        if (state, trigger) not in TRANSITIONS:
+            made = in_state(state)
+            made._fire(trigger, 0.0)
+            assert at(made) is state
+            assert made.ignored.total() == 1
+
+
+# the questions
+
+
+def test_alone_in_a_cluster_that_knows_nobody_else_it_hosts_at_once() -> None:
+    made, effects = machine("a", view("a", "a"))
+    assert started(effects) == [1]
+    assert at(made) is S.STARTING
+
+
+def test_everybody_is_asked_whatever_their_record_shows() -> None:
+    """I-38, I-41: members that do not host, or are unreachable, are asked too; joiners are not."""
+    members = [
+        member("a"),
+        member("b", types=()),
+        member("c"),
+        member("d", status=Status.LEAVING),
+        member("e", status=Status.JOINING, up_number=0),
+    ]
+    _, effects = machine("a", view("a", members, unreachable="c"))
+    assert asks(effects) == {node("b"): 1, node("c"): 1, node("d"): 1}
+
+
+def test_only_members_with_the_role_are_asked_and_answered() -> None:
+    """I-35, I-43."""
+    settings = SingletonSettings(role="worker")
+    members = [member("a"), member("b", roles=("worker",)), member("c", roles=("worker",))]
+    made, effects = machine("b", view("b", members), settings=settings)
+    assert asks(effects) == {C: 1}
+    effects = made.handle(ask_from("a"), 0.0)
+    assert answers(effects) == {A: AnswerKind.REFUSED}
+    assert asks(effects) == {}, "its question voids nothing"
+
+
+def test_without_the_role_it_never_hosts() -> None:
+    made, effects = machine("a", view("a"), settings=SingletonSettings(role="worker"))
+    assert asks(effects) == {}
+    assert made.explain(0.0) == "no reachable member with role 'worker' hosts this type"
+
+
+def test_questions_are_repeated_to_those_that_owe_an_answer() -> None:
+    """I-39: one lost frame costs half a second, not the whole wait."""
+    made, _ = machine("a", view("a"))
+    made.handle(answer_from("b", NONE), 0.1)
+    assert made.deadline == 0.5
+    assert asks(made.tick(0.5)) == {C: 1}
+    assert asks(made.tick(0.6)) == {}
+    assert asks(made.tick(1.0)) == {C: 1}
+
+
+def test_an_answer_twice_is_an_answer() -> None:
+    made, _ = machine("a", view("a"))
+    made.handle(answer_from("b", NONE), 0.0)
+    assert started(made.handle(answer_from("b", NONE), 0.0)) == []
+    assert started(made.handle(answer_from("c", NONE), 0.0)) == [1]
+
+
+def test_a_member_that_comes_up_meanwhile_is_asked_too() -> None:
+    """I-45: the ask set is computed again before the start."""
+    made, _ = machine("a", view("a", "a b"))
+    assert asks(made.handle(view("a", "a b c"), 0.0)) == {C: 1}
+    assert started(made.handle(answer_from("b", NONE), 0.0)) == []
+    assert started(made.handle(answer_from("c", NONE), 0.0)) == [1]
+
+
+def test_only_silence_runs_into_the_timeout() -> None:
+    """S5: busy, refusing and stopping peers are waited for; silent ones are named."""
+    for kind in (AnswerKind.BUSY, AnswerKind.REFUSED):
+        made, _ = machine("b", view("b", unreachable="a"))
+        made.handle(answer_from("c", NONE), 0.0)
+        for second in range(1, 40):
+            assert started(made.handle(answer_from("a", kind), float(second))) == []
+            assert started(made.tick(second + 0.5)) == []
+        effects = made.tick(49.0)
+        assert started(effects) == [1]
+        assert unproven(effects) == [(A,)]
+
+
+def test_silence_is_named_and_the_deadline_is_exact() -> None:
+    """S5, I-36."""
+    made, _ = machine("b", view("b", "a b c d", unreachable="a d"))
+    made.handle(answer_from("c", NONE), 0.1)
+    now = 0.0
+    while made.state is S.ASKING:
+        assert made.deadline > now, "a machine that is due at once spins"
+        now = made.deadline
+        effects = made.tick(now)
+    assert now == 10.0
+    assert unproven(effects) == [(A, node("d"))]
+    assert started(effects) == [1]
+
+
+def test_stopping_renews_the_wait_but_not_for_ever() -> None:
+    """A peer may stop for `stop_timeout_s`; from then on it counts as silent."""
+    made, _ = machine("b", view("b", unreachable="a"))
+    made.handle(answer_from("c", NONE), 0.0)
+    for tenth in range(5, 195, 5):
+        now = tenth / 10
+        assert started(made.tick(now)) == []
+        made.handle(answer_from("a", AnswerKind.STOPPING, since_s=now), now)
+    assert unproven(made.tick(20.5)) == [(A,)]
+
+
+def test_a_proven_crash_ends_the_wait_at_once() -> None:
+    """I-40."""
+    made, _ = machine("b", view("b", unreachable="a"))
+    made.handle(answer_from("c", NONE), 0.0)
+    effects = made.handle(view("b", "b c", gone={A: Cause.CRASHED}), 2.0)
+    assert started(effects) == [1]
+    assert unproven(effects) == []
+    assert made.host is None, "messages wait until the instance has started"
+
+
+def test_a_member_down_with_proof_is_not_asked_either() -> None:
+    members = [member("a", status=Status.DOWN, cause=Cause.CRASHED), member("b"), member("c")]
+    _, effects = machine("b", view("b", members))
+    assert asks(effects) == {C: 1}
+
+
+@pytest.mark.parametrize("cause", [Cause.DOWNED, Cause.SUPERSEDED, Cause.NONE])
+def test_who_went_without_proof_is_asked_until_it_answers(cause: Cause) -> None:
+    """I-40, F5."""
+    made, _ = machine("b", view("b"))
+    effects = made.handle(view("b", "b c", gone={A: cause}), 1.0)
+    assert asks(effects) == {A: 1, C: 1}
+    made.handle(answer_from("c", NONE), 1.0)
+    assert started(made.handle(answer_from("a", NONE), 1.5)) == [1]
+
+
+def test_who_went_without_proof_is_forgotten_in_time() -> None:
+    made, _ = machine("b", view("b", "a b c d"))
+    made.handle(view("b", "a b d", gone={C: Cause.DOWNED}), 1.0)
+    assert asks(made.handle(view("b", "b d", gone={C: Cause.DOWNED, A: Cause.LEFT}), 31.0)) == {
+        node("d"): 1
+    }
+
+
+def test_who_never_was_up_is_not_asked_when_it_goes() -> None:
+    made, _ = machine("a", view("a", "a b"))
+    effects = made.handle(view("a", "a b", gone={C: Cause.NEVER_UP}), 0.0)
+    assert asks(effects) == {}
+
+
+def test_one_that_went_before_we_looked_is_asked() -> None:
+    """A tombstone does not tell what ran there."""
+    _, effects = machine("b", view("b", "b", gone={A: Cause.DOWNED}))
+    assert asks(effects) == {A: 1}
+
+
+def test_a_pause_voids_the_round() -> None:
+    """What others answered before we slept proves nothing; our own silence is not theirs."""
+    made, _ = machine("a", view("a"))
+    made.handle(answer_from("b", NONE), 0.1)
+    effects = made.handle(Paused(60.0), 60.1)
+    assert asks(effects) == {B: 2, C: 2}
+    assert unproven(made.tick(60.1)) == []
+    assert started(made.handle(answer_from("c", NONE), 60.2)) == []
+    made.handle(answer_from("b", NONE, to_round=2), 60.2)
+    assert started(made.handle(answer_from("c", NONE, to_round=2), 60.2)) == [1]
+
+
+def test_silence_is_not_renewed_by_a_void_round() -> None:
+    """An older candidate that asks again and again must not keep a silent peer waited for."""
+    made, _ = machine("b", view("b", "a b c", unreachable="a"))
+    made.handle(ask_from("a"), 9.0)
+    made.handle(answer_from("a", NONE, to_round=2), 9.1)
+    assert unproven(made.tick(10.0)) == [(C,)]
+
+
+# the answers
+
+
+@pytest.mark.parametrize(
+    ("state", "from_older", "from_younger"),
+    [
+        (S.STANDBY, NONE, NONE),
+        (S.ASKING, NONE, AnswerKind.BUSY),
+        (S.STARTING, AnswerKind.REFUSED, AnswerKind.REFUSED),
+        (S.RUNNING, AnswerKind.REFUSED, AnswerKind.REFUSED),
+        (S.STOPPING, AnswerKind.STOPPING, AnswerKind.STOPPING),
+        (S.LATCHED, NONE, NONE),
+    ],
+)
+def test_answers(state: State, from_older: AnswerKind, from_younger: AnswerKind) -> None:
+    """Nobody is displaced by a question, and every state answers (I-41)."""
+    assert answers(in_state(state).handle(ask_from("a"), 0.0)) == {A: from_older}
+    assert answers(in_state(state).handle(ask_from("c"), 0.0)) == {C: from_younger}
+
+
+def test_an_older_candidate_is_answered_after_our_round_is_void() -> None:
+    """F4: the promise. The same question again voids nothing more."""
+    made = in_state(S.ASKING)
+    made.handle(answer_from("a", NONE), 0.0)
+    effects = made.handle(ask_from("a"), 0.0)
+    assert answers(effects) == {A: NONE}
+    assert asks(effects) == {A: 2, C: 2}
+    again = made.handle(ask_from("a"), 0.0)
+    assert answers(again) == {A: NONE}
+    assert asks(again) == {}
+    assert asks(made.handle(ask_from("a", in_round=2), 0.0)) == {A: 3, C: 3}
+
+
+def test_a_double_up_number_is_decided_by_the_id() -> None:
+    """Two leaders in a split gave one number twice."""
+    members = [member("a", 2), member("b", 2), member("c")]
+    made = in_state(S.STANDBY)
+    made.handle(view("b", members, unreachable="a"), 0.0)
+    assert answers(made.handle(ask_from("a", number=2), 0.0)) == {A: NONE}
+    assert answers(made.handle(ask_from("c", number=2), 0.0)) == {C: AnswerKind.BUSY}
+
+
+def test_the_smaller_of_two_numbers_counts() -> None:
+    """A member that was numbered twice knows the smaller number first or last."""
+    made = in_state(S.ASKING)
+    assert answers(made.handle(ask_from("c", number=1), 0.0)) == {C: NONE}
+
+
+def test_one_that_waits_is_told_the_instant_the_instance_has_terminated() -> None:
+    """I-27: not when the stop was ordered."""
+    made = in_state(S.STOPPING)
+    assert answers(made.handle(ask_from("c", in_round=4), 0.0)) == {C: AnswerKind.STOPPING}
+    effects = made.handle(InstanceStopped(TYPE, 1), 3.0)
+    (answer,) = [
+        e for e in effects if isinstance(e, Send) and isinstance(e.message, HandOverAnswer)
+    ]
+    assert answer == Send(C, HandOverAnswer(TYPE, 4, NONE, epoch=1))
+
+
+def test_an_instance_that_fails_while_it_stops_has_stopped() -> None:
+    made = in_state(S.STOPPING)
+    made.handle(ask_from("c"), 0.0)
+    assert answers(made.handle(InstanceFailed(TYPE, 1), 0.0)) == {C: NONE}
+    assert at(made) is S.STANDBY
+
+
+def test_a_question_of_one_that_is_down_is_not_answered() -> None:
+    made = in_state(S.STANDBY)
+    members = [member("a"), member("b"), member("c", status=Status.DOWN, cause=Cause.DOWNED)]
+    made.handle(view("b", members), 0.0)
+    assert made.handle(ask_from("c"), 0.0) == []
+    made.handle(view("b", "a b", gone={C: Cause.DOWNED}), 0.0)
+    assert made.handle(ask_from("c"), 0.0) == []
+    assert made.ignored["asked by one that is down"] == 2
+
+
+def test_an_early_question_is_answered_as_soon_as_the_view_follows() -> None:
+    """BC-003: the successor was ahead of our view; nobody waits for a repetition."""
+    made, _ = machine("a", view("a", "a b"))
+    assert answers(made.handle(ask_from("c"), 0.0)) == {}
+    joining = [member("a"), member("b"), member("c", status=Status.JOINING, up_number=0)]
+    assert answers(made.handle(view("a", joining), 0.1)) == {}
+    assert answers(made.handle(view("a", "a b c"), 0.2)) == {C: AnswerKind.BUSY}
+    assert answers(made.handle(view("a", "a b c"), 0.3)) == {}
+
+
+def test_early_questions_are_bounded_and_do_not_last() -> None:
+    made, _ = machine("a", view("a", "a b"))
+    for number in range(100):
+        made.handle(PeerMessage(NodeId("10.1.0.1", number + 1, 1), HandOverAsk(TYPE, 1, 9)), 0.0)
+    made.handle(ask_from("c"), 0.0)
+    assert len(made._early) == made._settings.early_asks_max
+    made.handle(ask_from("c"), 2.0)
+    assert len(made._early) == 1, "the others would have asked again"
+    assert answers(made.handle(view("a", "a b c"), 4.0)) == {}
+
+
+def test_a_message_that_was_overtaken_changes_nothing() -> None:
+    made = in_state(S.STANDBY)
+    made.handle(notice_from("a", NoticeKind.WITHDRAWN, sent_in=5), 0.0)
+    assert at(made) is S.ASKING
+    assert made.handle(notice_from("a", NoticeKind.HOLDS, sent_in=4), 0.0) == []
+    assert made.handle(ask_from("a", in_round=3), 0.0) == []
+    assert made.ignored["overtaken message"] == 2
+    made.handle(ask_from("a", in_round=6), 0.0)
+    assert at(made) is S.STANDBY, "it asks for itself, so it is back in the election"
+
+
+def test_without_a_view_nobody_is_answered() -> None:
+    made, _ = machine("a")
+    assert made.handle(ask_from("b"), 0.0) == []
+    assert made.explain(0.0) == "not a member of a cluster yet"
+
+
+def test_a_node_without_a_manager_answers_members_it_would_ask_itself() -> None:
+    """I-41, and the promise without memory."""
+    joining = [member("a"), member("b", status=Status.JOINING, up_number=0)]
+    assert answers(answer_unhosted(ask_from("b"), view("a", "a b"))) == {B: NONE}
+    assert answer_unhosted(ask_from("b"), view("a", joining)) == []
+    assert answer_unhosted(ask_from("c"), view("a", "a b")) == []
+    assert answer_unhosted(ask_from("b"), None) == []
+    assert answer_unhosted(answer_from("b", NONE), view("a", "a b")) == []
+
+
+def test_before_start_it_only_answers_and_routes() -> None:
+    """A node with a proxy and no instance of its own."""
+    made = SingletonMachine(TYPE, A, SingletonSettings(), random.Random(1))
+    seen = view("a", [member("a", types=()), member("b"), member("c")])
+    assert routes(made.handle(seen, 0.0)) == [B]
+    assert answers(made.handle(ask_from("c"), 0.0)) == {C: NONE}
+    assert routes(made.handle(notice_from("c", NoticeKind.HOLDS), 0.0)) == [C]
+    assert routes(made.tick(3.5)) == [B]
+    effects = made.handle(LeaveStarted(), 4.0)
+    assert SingletonReleased(TYPE) in effects
+    assert not [effect for effect in effects if isinstance(effect, Send)]
+
+
+# instances
+
+
+def test_the_history_of_an_instance() -> None:
+    made = in_state(S.ASKING)
+    effects: list[object] = []
+    for event in (
+        answer_from("a", NONE),
+        answer_from("c", NONE),
+        InstanceStarted(TYPE, 1),
+        StopRequested(TYPE),
+        InstanceStopped(TYPE, 1, "stopped"),
+    ):
+        effects += made.handle(event, 0.0)
+    facts = [effect.fact for effect in effects if isinstance(effect, Publish)]
+    lines = [(f.event, f.attempt) for f in facts if isinstance(f, InstanceChanged)]
+    assert lines == [("starting", 1), ("started", 1), ("stopping", 1), ("stopped", 1)]
+    states = [(f.state, f.host, f.attempt) for f in facts if isinstance(f, SingletonStateChanged)]
+    assert states == [
+        ("starting", None, 0),
+        ("running", B, 1),
+        ("stopping", C, 0),
+        ("latched", C, 0),
+    ]
+
+
+def test_an_instance_that_ends_by_itself_is_restarted_with_a_growing_backoff() -> None:
+    """I-31, I-32: at least a second, twice as long each time, and the office is held meanwhile."""
+    made = in_state(S.RUNNING)
+    now, waits = 0.0, []
+    for attempt in range(1, 9):
+        effects = made.handle(InstanceFailed(TYPE, attempt, "boom"), now)
+        assert routes(effects) in ([None], [])
+        assert answers(made.handle(ask_from("c"), now)) == {C: AnswerKind.REFUSED}
+        due = made._restart_at
+        assert started(made.tick(due - 0.01)) == []
+        assert started(made.tick(due)) == [attempt + 1]
+        waits.append(due - now)
+        now = due
+        assert at(made) is S.STARTING
+        made.handle(InstanceStarted(TYPE, attempt + 1), now)
+    for wait_s, least in zip(waits, (1, 2, 4, 8, 16, 30, 30, 30), strict=True):
+        assert least <= wait_s <= 1.1 * least
+
+
+def test_one_that_ran_for_long_begins_with_the_shortest_backoff_again() -> None:
+    made = in_state(S.RUNNING)
+    for attempt in range(1, 4):
+        made.handle(InstanceFailed(TYPE, attempt), 0.0)
+        made.tick(made._restart_at)
+        made.handle(InstanceStarted(TYPE, attempt + 1), 0.0)
+    made.handle(InstanceFailed(TYPE, 4), 40.0)
+    assert 41.0 <= made._restart_at <= 41.1
+
+
+def test_an_unordered_stop_is_an_end_by_itself() -> None:
+    made = in_state(S.RUNNING)
+    made.handle(InstanceStopped(TYPE, 1, "it stopped itself"), 0.0)
+    assert at(made) is S.STARTING
+    assert made.explain(0.0).startswith("instance 1 ended by itself (it stopped itself); the next")
+
+
+def test_during_the_backoff_there_is_nothing_to_stop() -> None:
+    """I-30, I-46: it stands down at once, and no instance starts later."""
+    made = in_state(S.RUNNING)
+    made.handle(InstanceFailed(TYPE, 1), 0.0)
+    made.handle(ALL_WELL, 0.0)
+    effects = made.handle(notice_from("a", NoticeKind.HOLDS), 0.0)
+    assert stopped(effects) == []
+    assert at(made) is S.STANDBY
+    assert started(made.tick(100.0)) == []
+
+
+def test_without_restart_the_tenure_ends_and_the_next_one_is_told() -> None:
+    """I-31: the office does not stay with a node that holds nothing."""
+    made = in_state(S.RUNNING, ONE_SHOT)
+    effects = made.handle(InstanceFailed(TYPE, 1, "done"), 0.0)
+    assert at(made) is S.LATCHED
+    assert WithdrawType(TYPE) in effects
+    assert notices(effects, NoticeKind.WITHDRAWN) == [C]
+    assert notices(effects, NoticeKind.RELEASED) == [C]
+    assert "its instance ended by itself: done" in made.explain(0.0)
+
+
+def test_an_instance_that_still_starts_is_stopped_too() -> None:
+    made = in_state(S.STARTING)
+    effects = made.handle(LeaveStarted(), 0.0)
+    assert StopInstance(TYPE, 1, StopCause.LEAVING, "this node leaves") in effects
+    assert made.handle(InstanceStarted(TYPE, 1), 0.0) == []
+    assert SingletonReleased(TYPE) in made.handle(InstanceStopped(TYPE, 1), 0.0)
+
+
+def test_no_start_while_the_former_instance_stops() -> None:
+    """I-46: a fast flap ends in the same instance number only after the stop."""
+    made = in_state(S.STOPPING)
+    made.handle(view("b", unreachable="a"), 0.0)
+    assert at(made) is S.STOPPING
+    effects = made.handle(InstanceStopped(TYPE, 1), 0.0)
+    assert at(made) is S.ASKING
+    assert asks(effects) == {A: made._round, C: made._round}
+
+
+# the user and the end
+
+
+def test_stop_is_a_latch_that_no_view_opens() -> None:
+    """I-33."""
+    made = in_state(S.LATCHED)
+    for seen in (A_CUT_OFF, view("b", "b c", gone={A: Cause.CRASHED}), view("b", "b")):
+        assert started(made.handle(seen, 1.0)) == []
+    made.handle(Paused(5.0), 2.0)
+    made.tick(100.0)
+    assert at(made) is S.LATCHED
+    assert "stopped by the user" in made.explain(100.0)
+
+
+def test_start_after_stop_asks_like_anybody() -> None:
+    """I-60."""
+    made = in_state(S.LATCHED)
+    made.handle(A_CUT_OFF, 0.0)
+    effects = made.handle(START, 1.0)
+    assert at(made) is S.ASKING
+    assert set(asks(effects)) == {A, C}
+
+
+def test_nothing_is_started_on_a_node_that_leaves() -> None:
+    made = in_state(S.STANDBY)
+    assert SingletonReleased(TYPE) in made.handle(LeaveStarted(), 0.0)
+    made.handle(START, 0.0)
+    assert at(made) is S.LATCHED
+    assert made.ignored["start while leaving"] == 1
+
+
+def test_release_is_told_once() -> None:
+    made = in_state(S.LATCHED)
+    effects = made.handle(LeaveStarted(), 0.0) + made.handle(LeaveStarted(), 0.0)
+    effects += made.handle(view("b", "b"), 0.0)
+    assert effects.count(SingletonReleased(TYPE)) == 1
+
+
+def test_a_leave_asks_for_no_change_of_the_record() -> None:
+    """The member record goes with the process; only a stop by the user takes the type out."""
+    assert WithdrawType(TYPE) not in in_state(S.RUNNING).handle(LeaveStarted(), 0.0)
+    assert WithdrawType(TYPE) in in_state(S.RUNNING).handle(STOP, 0.0)
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (S.STANDBY, "10.0.0.1:25520 is the oldest eligible member"),
+        (
+            S.ASKING,
+            "asked 10.0.0.1:25520, no answer for 3.0 s; asked 10.0.0.3:25520, no answer for 3.0 s; "
+            "hosts anyway in 7.0 s, uniqueness not proven",
+        ),
+        (S.STARTING, "starting instance 1"),
+        (S.RUNNING, "runs here: this is the oldest eligible member"),
+        (S.STOPPING, "stopping for 3.0 s: 10.0.0.1:25520 hosts too and is older"),
+        (
+            S.LATCHED,
+            "not hosted here again: stopped by the user; "
+            "10.0.0.1:25520 is the oldest eligible member",
+        ),
+    ],
+)
+def test_explain(state: State, words: str) -> None:
+    assert in_state(state).explain(3.0) == words
+
+
+def test_explain_names_what_each_peer_said() -> None:
+    made, _ = machine("d", view("d", "a b c d e", unreachable="a b c"))
+    made.handle(answer_from("a", AnswerKind.STOPPING), 1.0)
+    made.handle(answer_from("b", AnswerKind.BUSY, who=B), 1.0)
+    made.handle(answer_from("c", AnswerKind.REFUSED, why="its instance runs here"), 1.0)
+    made.handle(answer_from("e", NONE), 1.0)
+    assert made.explain(3.0) == (
+        "10.0.0.1:25520 is stopping its instance for 2.0 s; "
+        "10.0.0.2:25520 is older and asks for itself; "
+        "10.0.0.3:25520 refuses: its instance runs here"
+    )
+
+
+def test_explain_while_not_up() -> None:
+    joining = replace(member("b"), status=Status.JOINING, up_number=0)
+    made, _ = machine("b", view("b", [joining]))
+    assert made.explain(0.0) == "this node is joining, and no eligible member is reachable"
+    made.handle(view("b", []), 0.0)
+    assert made.explain(0.0) == "this node is not a member, and no eligible member is reachable"
