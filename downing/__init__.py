@@ -1,0 +1,1 @@
+"""Which side of a split lives: strategies and the resolver. Empty so far: level none only."""

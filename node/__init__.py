@@ -1,1 +1,95 @@
-"""."""
+"""Actors that find each other across processes. Start with `ActorSystem`, `Actor` and `on`.
+
+Everything public is importable from here; names are loaded when they are first used, so that the
+client commands of `python -m node` do not load a node.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from node.actor import Actor, Context, Terminated, on
+    from node.errors import (
+        ActorFailedError,
+        AddressInUseError,
+        AskTimeoutError,
+        DeadActorError,
+        JoinRefusedError,
+        MessageError,
+        NoSeedError,
+        SettingsError,
+        TenureError,
+        UnhandledMessageError,
+    )
+    from node.events import ActorFailed, DeadLetter, Why
+    from node.messages import Ask, message
+    from node.ref import ActorRef
+    from node.settings import Settings
+    from node.supervision import Escalate, Restart, Resume, Stop, StopCause, StopReason
+    from node.system import ActorSystem
+
+_HOMES = {
+    "node.actor": ("Actor", "Context", "Terminated", "on"),
+    "node.errors": (
+        "ActorFailedError",
+        "AddressInUseError",
+        "AskTimeoutError",
+        "DeadActorError",
+        "JoinRefusedError",
+        "MessageError",
+        "NoSeedError",
+        "SettingsError",
+        "TenureError",
+        "UnhandledMessageError",
+    ),
+    "node.events": ("ActorFailed", "DeadLetter", "Why"),
+    "node.messages": ("Ask", "message"),
+    "node.ref": ("ActorRef",),
+    "node.settings": ("Settings",),
+    "node.supervision": ("Escalate", "Restart", "Resume", "Stop", "StopCause", "StopReason"),
+    "node.system": ("ActorSystem",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Actor",
+    "ActorFailed",
+    "ActorFailedError",
+    "ActorRef",
+    "ActorSystem",
+    "AddressInUseError",
+    "Ask",
+    "AskTimeoutError",
+    "Context",
+    "DeadActorError",
+    "DeadLetter",
+    "Escalate",
+    "JoinRefusedError",
+    "MessageError",
+    "NoSeedError",
+    "Restart",
+    "Resume",
+    "Settings",
+    "SettingsError",
+    "Stop",
+    "StopCause",
+    "StopReason",
+    "TenureError",
+    "Terminated",
+    "UnhandledMessageError",
+    "Why",
+    "message",
+    "on",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name at its first use. Raises AttributeError for others."""
+    module = _HOME_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'node' has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value

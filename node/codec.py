@@ -21,13 +21,13 @@ import msgpack
 
 from gossip.membership import NodeId
 from node.errors import MessageError
-from node.message import message_class, wire_name
+from node.messages import message_class, wire_name
 from node.ref import ActorRef
 from node.schema import schema_of
 
 REF_CODE = 1
 PATH_MAX = 1_024
-ENVELOPE_BYTES_MAX = 16 * 1024 * 1024
+ENVELOPE_BYTES_MAX = 8 * 1024 * 1024 - 4_096  # with its head it fits the transport's largest frame
 ITEMS_MAX = 1_048_576  # per list or map: a list header alone makes the reader allocate its length
 HOPS_MAX = 255
 

@@ -144,6 +144,8 @@ class NodeCore:
             case PeerFrame():
                 self._split(event, now)
                 return
+            case LeaveStarted():
+                self._released = set()
             case ProxyRequested():
                 self._manage(event.type_name, event.settings, now)
                 return
@@ -160,8 +162,7 @@ class NodeCore:
             else:
                 self._to_singleton(event, now)
         if isinstance(event, LeaveStarted):
-            self._released = set()
-            self._check_released()
+            self._check_released()  # there may be no singleton at all
 
     def _split(self, frame: PeerFrame, now: float) -> None:
         """Membership reads its messages first, so that the others meet the newest view."""

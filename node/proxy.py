@@ -30,7 +30,7 @@ from gossip.membership import NodeId
 from node.ask import LocalAsk
 from node.events import Why
 from node.mailbox import Delivery
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.ref import ActorRef
 from node.schema import answer_schema
 from singleton.effects import RouteSingleton

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from gossip.membership import NodeId
 from node.ask import LocalAsk
 from node.mailbox import Delivery
-from node.message import Ask
+from node.messages import Ask
 from node.schema import CHECKS, Extension, answer_schema
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from node.errors import (
 )
 from node.events import Unreadable, Why
 from node.mailbox import Delivery
-from node.message import wire_name
+from node.messages import wire_name
 from node.ref import ActorRef
 from node.schema import answer_schema, schema_of
 from node.supervision import StopCause, StopReason

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, Union, get_args, get_origin
 
 from node.errors import MessageError
-from node.message import answer_annotation, defining_scope, wire_name
+from node.messages import answer_annotation, defining_scope, wire_name
 
 DEPTH_MAX = 32
 INT_MIN = -(2**63)

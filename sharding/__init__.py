@@ -1,0 +1,1 @@
+"""Entities spread over nodes. Empty so far."""

@@ -54,7 +54,15 @@ from singleton.effects import (
     StopInstance,
     WithdrawType,
 )
-from singleton.election import ASKABLE, elected, eligible, has_role, in_reach, peers_to_ask
+from singleton.election import (
+    ASKABLE,
+    elected,
+    eligible,
+    has_role,
+    hosted_type,
+    in_reach,
+    peers_to_ask,
+)
 from singleton.events import (
     InstanceChanged,
     InstanceEvent,
@@ -229,6 +237,7 @@ class SingletonMachine:
 
     def _take_view(self, view: MembershipView, now: float) -> None:
         self._note_former(view, now)
+        before = self._view.by_id if self._view is not None else {}
         self._view = view
         self.self_id = view.self_id
         self._reach = in_reach(view)
@@ -247,13 +256,22 @@ class SingletonMachine:
         for table in (self._claims, self._heard_round, self._yielded, self._waiting):
             for peer in [peer for peer in table if peer not in known]:
                 del table[peer]
-        self._withdrawn.intersection_update(known)
+        self._withdrawn = {
+            peer
+            for peer in self._withdrawn
+            if peer in known and not self._is_back(before.get(peer), known[peer])
+        }
         for sender, (ask, at) in list(self._early.items()):
             if now - at > 2 * self._settings.ask_resend_s or sender in view.gone:
                 del self._early[sender]
             elif sender in known and _may_ask(known[sender]):
                 del self._early[sender]
                 self._on_ask(sender, ask, now)
+
+    def _is_back(self, before: Member | None, after: Member) -> bool:
+        """True when the record of a withdrawn member shows the type again after it had not."""
+        hosted = hosted_type(self.type_name)
+        return before is not None and hosted not in before.types and hosted in after.types
 
     def _note_former(self, view: MembershipView, now: float) -> None:
         """Keep asking, for a time, those that went without proof that their process ended."""

@@ -359,7 +359,7 @@ class Stage:
         return group
 
     def _end(self, node: SimNode, *, silent: bool = False) -> None:
-        node.running = False
+        node.running = node.opened = False
         node.loop.kill()
         if node.transport is not None and not node.transport.ended:
             node.transport.end_process(silent=silent)

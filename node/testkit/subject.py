@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.actor import Actor, on
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.supervision import StopReason
 from node.testkit.checkers import StepLog
 

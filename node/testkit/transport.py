@@ -109,7 +109,7 @@ class SimTransport:
         self._links: dict[Lane, dict[NodeId, Link]] = {Lane.CONTROL: {}, Lane.DATA: {}}
         self._control_links = self._links[Lane.CONTROL]
         self._data_links = self._links[Lane.DATA]
-        self._introduced: dict[tuple[NodeId, str], Link] = {}
+        self._introduced: dict[tuple[NodeId, int, str], Link] = {}
         self._learned_ports: dict[NodeId, int] = {}
         self._heard_ports: dict[NodeId, int] = {}
         self._paces: dict[tuple[str, int], _Pace] = {}
@@ -257,14 +257,14 @@ class SimTransport:
             detail = f"{sender} means uid {meant:016x}, this is {self_id.uid:016x}"
             inbox.frame_refused(link.lane, "wrong-uid", detail)
             return False
-        former = self._introduced.get((sender, link.lane_name))
+        former = self._introduced.get((sender, meant, link.lane_name))
         if former is not None:
             if former.number > link.number:
                 inbox.frame_refused(link.lane, "superseded", f"{sender} has a later connection")
                 return False
             former.accepted = False
         link.accepted = True
-        self._introduced[sender, link.lane_name] = link
+        self._introduced[sender, meant, link.lane_name] = link
         data_port = link.owner.data_port
         self._heard_ports[sender] = data_port
         # Who listens there lives: no need to wait any longer before dialling it.

@@ -26,6 +26,7 @@ from node.testkit.stage import WITHIN_S, SimNode, Stage, Where
 from node.testkit.timeline import WorldError
 
 SEEDS_MAX = 3
+OPEN_WITHIN_S = 60.0
 Setup = Callable[[ActorSystem], object]
 
 
@@ -103,9 +104,10 @@ class World(Stage):
         Raises WorldError when it does not run, or its start failed.
         """
         node = self._started(where)
-        self.timeline.run(self.now + WITHIN_S, lambda: node.opened or not node.running)
-        if not node.running:
-            raise WorldError(self.timeline.report(f"{node.name} does not run: {node.error}"))
+        self.timeline.run(self.now + OPEN_WITHIN_S, lambda: node.opened or not node.running)
+        if not node.opened:
+            why = node.error or "its system is not open"
+            raise WorldError(self.timeline.report(f"{node.name} does not run: {why}"))
         return node.system
 
     async def _live_on(self, node: SimNode) -> None:
@@ -122,6 +124,7 @@ class World(Stage):
                     await result
 
         await system.open(before_join=before_join)
+        node.opened = True
         node.ended = await system.terminated
         self.timeline.at(self.now, self.exit, node)
 

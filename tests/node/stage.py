@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from gossip.membership import NodeId
 from node.actor import Actor
 from node.events import ActorFailed, DeadLetter
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.ref import ActorRef
 from node.runtime import Runtime
 from node.testkit.loop import SimClock, SimLoop

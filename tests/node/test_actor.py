@@ -15,7 +15,7 @@ from node.errors import (
     MessageError,
     UnhandledMessageError,
 )
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.ref import ActorRef
 from tests.node.stage import Add, Collector, Greet, Stage, Unheard
 

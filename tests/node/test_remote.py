@@ -21,7 +21,7 @@ from node.errors import (
     UnhandledMessageError,
 )
 from node.mailbox import Delivery
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.ref import ActorRef
 from tests.node.stage import A, Add, B, Collector, Greet, Pair, Unheard
 
@@ -169,7 +169,7 @@ def test_own_mistakes_raise_where_the_message_is_sent() -> None:
         (Unnamed(), "Unnamed is no registered message and cannot leave the process"),
         ("text", "str is no registered message"),
         (Greet("\ud800"), "test.greet: cannot be encoded"),
-        (Greet("x" * 20_000_000), "at most 16777216 may travel; send it in parts"),
+        (Greet("x" * 20_000_000), "at most 8384512 may travel; send it in parts"),
         (Buy("3"), r"Buy\.amount: expected int, got str"),  # type: ignore[arg-type]  # the test
     ]:
         with pytest.raises(MessageError, match=text):

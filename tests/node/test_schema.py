@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gossip.membership import Member, NodeId, Status, Tombstone
 from node.errors import MessageError
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.schema import CHECKS, DEPTH_MAX, answer_schema, schema_of, value_schema
 
 UserId = NewType("UserId", str)

@@ -10,7 +10,7 @@ import pytest
 
 from node.actor import Actor, on
 from node.errors import ActorFailedError, DeadActorError
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.supervision import (
     Escalate,
     Restart,

@@ -9,7 +9,7 @@ import pytest
 from gossip.membership import NodeId
 from node.actor import Actor, Terminated, on
 from node.codec import Codec, Envelope, Kind
-from node.message import message
+from node.messages import message
 from node.ref import ActorRef
 from node.supervision import StopCause, StopReason
 from tests.node.stage import A, Add, B, Collector, Greet, Pair, Stage

@@ -493,6 +493,27 @@ def test_a_message_that_was_overtaken_changes_nothing() -> None:
     assert at(made) is S.STANDBY, "it asks for itself, so it is back in the election"
 
 
+def test_a_withdrawn_member_is_back_when_its_record_shows_the_type_again() -> None:
+    made = in_state(S.STANDBY)
+    made.handle(notice_from("a", NoticeKind.WITHDRAWN, sent_in=5), 0.0)
+    without = [member("a", types=()), member("b"), member("c")]
+    for seen, state in (
+        (ALL_WELL, S.ASKING),
+        (view("b", without), S.ASKING),
+        (ALL_WELL, S.STANDBY),
+    ):
+        made.handle(seen, 0.0)
+        assert at(made) is state
+
+
+def test_former_members_are_bounded() -> None:
+    settings = SingletonSettings(former_max=2)
+    gone = dict.fromkeys((A, C, node("d")), Cause.DOWNED)
+    made, effects = machine("b", view("b", "b", gone=gone), settings=settings)
+    assert set(asks(effects)) == {A, C}
+    assert made.ignored["too many former members"] == 1
+
+
 def test_without_a_view_nobody_is_answered() -> None:
     made, _ = machine("a")
     assert made.handle(ask_from("b"), 0.0) == []

@@ -10,7 +10,7 @@ import pytest
 
 from gossip.effects import Paused
 from gossip.membership import Cause, Status
-from singleton.events import InstanceFailed, LeaveStarted, StartRequested, StopRequested
+from singleton.events import LeaveStarted, StartRequested, StopRequested
 from singleton.settings import SingletonSettings
 from tests.singleton.troupe import Troupe, altered
 from tests.singleton.worlds import TYPE, A, B, C, member, node
@@ -429,8 +429,7 @@ def test_an_instance_that_dies_stays_where_it_was() -> None:
     troupe.run_for(0.5)
     troupe.show("a b")
     troupe.run_for(1.0)
-    troupe.tenures[0].ended_at = troupe.now
-    troupe.tell("b", InstanceFailed(TYPE, 1, "boom"))
+    troupe.end_instance("b")
     troupe.run_for(3.0)
     assert [tenure.name for tenure in troupe.tenures] == ["b", "b"]
 

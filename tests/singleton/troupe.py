@@ -16,7 +16,7 @@ from typing import Any
 from gossip.effects import PeerMessage, Publish, Send
 from gossip.membership import Cause, Member, MembershipView, NodeId
 from singleton.effects import RouteSingleton, SingletonReleased, StartInstance, StopInstance
-from singleton.events import InstanceStarted, InstanceStopped, UniquenessNotProven
+from singleton.events import InstanceFailed, InstanceStarted, InstanceStopped, UniquenessNotProven
 from singleton.machine import SingletonMachine
 from singleton.settings import SingletonSettings
 from tests.singleton.worlds import TYPE, machine, member, node, view
@@ -24,12 +24,16 @@ from tests.singleton.worlds import TYPE, machine, member, node, view
 
 @dataclass(slots=True)
 class Tenure:
-    """One instance: from its start order until it has terminated."""
+    """One instance: from its start order until it has terminated.
+
+    `unproven` are the peers that were silent when it was started.
+    """
 
     name: str
     began_at: float
     started_at: float = math.nan
     ended_at: float = math.inf
+    unproven: tuple[NodeId, ...] = ()
 
 
 class Troupe:
@@ -97,6 +101,13 @@ class Troupe:
         """All links are whole."""
         self._cut.clear()
 
+    def end_instance(self, name: str) -> None:
+        """The instance of a node ends by itself, if it runs."""
+        for tenure in self.tenures:
+            if tenure.name == name and tenure.started_at <= self.now < tenure.ended_at:
+                tenure.ended_at = self.now
+                self.tell(name, InstanceFailed(TYPE, self.nodes[name].attempt, "boom"))
+
     def crash(self, name: str) -> None:
         """The process is gone, its instance with it."""
         self._dead.add(name)
@@ -147,12 +158,13 @@ class Troupe:
     # inside
 
     def _perform(self, name: str, effects: list[object]) -> None:
+        silent: tuple[NodeId, ...] = ()
         for effect in effects:
             match effect:
                 case Send(to=to, message=message) if to in self._names:
                     self._send(name, self._names[to], message)
                 case StartInstance(attempt=attempt):
-                    self.tenures.append(Tenure(name, self.now))
+                    self.tenures.append(Tenure(name, self.now, unproven=silent))
                     self.at(self.start_s, self._started, name, self.tenures[-1], attempt)
                 case StopInstance(attempt=attempt):
                     (tenure,) = [
@@ -167,6 +179,7 @@ class Troupe:
                     self.released[name] = self.now
                 case Publish(fact=UniquenessNotProven(silent_peers=peers)):
                     self.warnings.append((name, peers))
+                    silent = peers
                 case _:
                     pass
 
@@ -183,7 +196,7 @@ class Troupe:
         self.tell(name, InstanceStarted(TYPE, attempt))
 
     def _stopped(self, name: str, tenure: Tenure, attempt: int) -> None:
-        if name not in self._dead:
+        if name not in self._dead and tenure.ended_at == math.inf:
             tenure.ended_at = self.now
             self.tell(name, InstanceStopped(TYPE, attempt))
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from node.actor import Actor, Terminated, on
-from node.message import Ask, message
+from node.messages import Ask, message
 from node.ref import ActorRef
 from node.testkit.checkers import StepLog
 from node.testkit.subject import Subject, Toil, Work

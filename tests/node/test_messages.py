@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from node.errors import MessageError
-from node.message import Ask, answer_annotation, message, message_class, wire_name
+from node.messages import Ask, answer_annotation, message, message_class, wire_name
 
 
 @message("test.message.point")
