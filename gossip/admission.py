@@ -174,13 +174,13 @@ class Admission:
         timeout_s = self._ground.settings.ack_timeout_s
         for node, pending in list(self._pending.items()):
             if pending.tenant is not None:
-                if now - pending.at >= timeout_s:
+                if now >= pending.at + timeout_s:
                     if pending.tenant not in silent:
                         silent.append(pending.tenant)
                     pending.tenant = None
                     pending.at = now
                     self._ground.send(node, JoinChallenge(pending.nonce))
-            elif now - pending.at >= self._ground.settings.answer_valid_s:
+            elif now >= pending.at + self._ground.settings.answer_valid_s:
                 del self._pending[node]
         self._rearm()
         return silent

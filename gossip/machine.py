@@ -209,6 +209,11 @@ class GossipMachine:
         return self._ground.self_id
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Our own roles."""
+        return self._ground.me.roles
+
+    @property
     def head(self) -> Head:
         """What each of our control frames tells of our view."""
         ground = self._ground
@@ -251,15 +256,13 @@ class GossipMachine:
             else f"{blockers} has not reported this view yet"
         )
 
-    def accepts(self, sender: NodeId, head: Head) -> bool:
-        """True when messages of this frame that are not membership's may be handed on."""
-        member = self._ground.table.members.get(sender)
-        return (
-            self._ground.cluster_id != 0
-            and head.cluster_id == self._ground.cluster_id
-            and member is not None
-            and member.status < Status.DOWN
-        )
+    def accepts(self, head: Head) -> bool:
+        """True when messages of this frame that are not membership's may be handed on.
+
+        Also those of a process that we hold as gone: its answer "nothing runs here any more" is
+        the very thing that a hand-over waits for.
+        """
+        return self._ground.cluster_id != 0 and head.cluster_id == self._ground.cluster_id
 
     # events
 
@@ -774,7 +777,7 @@ class GossipMachine:
         patience_s = self._ground.settings.weakly_up_after_s
         for member in members:
             if member.id in self._joined_at and (
-                now - self._patient_since(member.id) >= patience_s
+                now >= self._patient_since(member.id) + patience_s
             ):
                 if member.id in self._ground.unreachable:
                     self._move(member, Status.DOWN, now, cause=Cause.NEVER_UP)

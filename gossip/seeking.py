@@ -21,6 +21,7 @@ from gossip.events import (
     DialOutcome,
     Exit,
     LookingFor,
+    MemberChanged,
     TakeIdentity,
 )
 from gossip.ground import Ground
@@ -49,6 +50,7 @@ class _Target:
     address: Address
     looking_at: float = -math.inf
     nobody_at: float = -math.inf
+    asked_us: bool = False  # so it names us, and leaves the founding to us if ours is lower
 
     def answered(self, now: float, valid_s: float) -> bool:
         return now - max(self.looking_at, self.nobody_at) <= valid_s
@@ -167,6 +169,9 @@ class Seeker:
         match message:
             case JoinRequest():
                 self._met_looking(sender, message.cluster_name, message.remembered, now)
+                target = self._targets.get((sender.host, sender.port))
+                if target is not None:
+                    target.asked_us = True
                 self._ground.send(sender, LookingToo(self._ground.cluster_name, self._remembered))
             case LookingToo():
                 self._met_looking(sender, message.cluster_name, message.remembered, now)
@@ -252,9 +257,19 @@ class Seeker:
         targets = self._targets.values()
         if not all(target.answered(now, valid_s) for target in targets):
             return
-        looking = [target.address for target in targets if target.looks(now, valid_s)]
-        if min([self._own_address(), *looking]) == self._own_address():
+        looking = [target for target in targets if target.looks(now, valid_s)]
+        if not self._may_found(looking):
+            return
+        addresses = [self._own_address(), *(target.address for target in looking)]
+        if min(addresses) == self._own_address():
             self._found(now)
+
+    def _may_found(self, looking: list[_Target]) -> bool:
+        """Two may found at once unless each of them knows that the other waits for it: either we
+        are a seed, or all that look as well have asked us."""
+        if self._own_address() in self._seeds:
+            return True
+        return bool(looking) and all(target.asked_us for target in looking)
 
     def _found(self, now: float) -> None:
         ground = self._ground
@@ -265,8 +280,11 @@ class Seeker:
             if target.looks(now, ground.settings.answer_valid_s)
         ]
         self._joined(cluster_id)
-        ground.table.put_member(replace(ground.me, status=Status.UP, up_number=1))
+        before = ground.me
+        founder = replace(before, status=Status.UP, up_number=1)
+        ground.table.put_member(founder)
         ground.publish(ClusterFounded(cluster_id))
+        ground.publish(MemberChanged(founder, before.status))
         for address in sorted(looking):
             ground.send(NodeId(*address, 0), Invite(ground.cluster_name))
 
@@ -293,6 +311,8 @@ class Seeker:
             )
         if now < self._hold_until:
             return f"heard of a cluster; not founding for {self._hold_until - now:.1f} s more"
+        if self._own_address() not in self._seeds:
+            return "no cluster yet, and it is not ours to found one: we are no seed"
         return "waiting for the lowest address to found the cluster"
 
     def _explain(self, now: float) -> None:

@@ -80,7 +80,8 @@ class Actor:
 
     def pre_restart(self, error: Exception, message: object, /) -> Any:
         """Called (plain or async) on the instance that failed, before its children stop and its
-        `post_stop` runs. `message` is the one it failed on, None for a failed start."""
+        `post_stop` runs. `message` is the one it failed on; None for a failed start, or a child's
+        escalated failure."""
 
 
 def _collect_handlers(cls: type[Actor]) -> dict[type, Handler]:

@@ -13,6 +13,7 @@ no timer and no mailbox; a coroutine costs one task per busy period.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import math
 import operator
@@ -34,6 +35,7 @@ from node.supervision import (
     StopCause,
     StopReason,
     Supervision,
+    failure_text,
     restart_delay_s,
 )
 
@@ -244,7 +246,7 @@ class Cell:
             return None, None
         elif isinstance(item, ChildFailed):
             if item.parent is self.actor:
-                self._fail(item.error, item)
+                self._fail(item.error, None, "child")
             return None, None
         kind = type(message)
         handler = self._handlers.get(kind) or find_handler(self.cls, kind)
@@ -276,7 +278,8 @@ class Cell:
                 break
             count += 1
             if count % BATCH == 0:
-                await asyncio.sleep(0)
+                with contextlib.suppress(asyncio.CancelledError):  # no handler is under way
+                    await asyncio.sleep(0)
             following = self._work()
             if following is None:
                 break
@@ -338,24 +341,24 @@ class Cell:
 
     # Failure and restart
 
-    def _fail(self, error: Exception, message: object) -> None:
+    def _fail(self, error: Exception, message: object, during: str = "") -> None:
         asker, self._asker = self._asker, None
         if asker is not None:
-            asker.fail(ActorFailedError(type(error).__name__, str(error)))
+            asker.fail(ActorFailedError(type(error).__name__, failure_text(error)))
         started = self.state is State.RUNNING
-        during = type(message).__name__ if started else "start"
+        during = during or (type(message).__name__ if started else "start")
         policy = self._supervision
         if isinstance(policy, Resume) and started:
             self.runtime.actor_failed(self, error, during, "resume")
             return
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {failure_text(error)}"
         if isinstance(policy, Restart) and (started or self._stop_reason is None):
             if self._failed_at is None:
                 self._failed_at = deque()
             delay_s = restart_delay_s(policy, self._failed_at, self.runtime.clock())
             if delay_s is not None:
                 self.runtime.actor_failed(self, error, during, "restart")
-                self._restart(error, message, delay_s)
+                self._restart(error, message, delay_s, StopReason(StopCause.RESTARTED, text))
                 return
             text = f"{policy.retries} restarts in {policy.within_s:g} s are spent; {text}"
         escalates = isinstance(policy, Escalate)
@@ -371,9 +374,10 @@ class Cell:
             self.mailbox.appendleft(ChildFailed(error, self.actor))
             self._wake()
 
-    def _restart(self, error: Exception, message: object, delay_s: float) -> None:
+    def _restart(
+        self, error: Exception, message: object, delay_s: float, reason: StopReason
+    ) -> None:
         self.state = State.RESTARTING
-        reason = StopReason(StopCause.RESTARTED, f"{type(error).__name__}: {error}")
         actor = self.actor
 
         def stop_children(failure: Exception | None) -> None:

@@ -19,21 +19,23 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from node.client import COMMANDS, parse_address, run_command
-from node.errors import AddressInUseError, JoinRefusedError, SettingsError, TenureError
+from node.errors import AddressInUseError, NoSeedError, SettingsError, TenureError
 from node.logs import configure_logging
-from node.management import Management, reserve, start_management
 from node.settings import DEFAULT_PORT, Settings
 from node.settings_loader import flag_name, load_settings, nearest, setting_types
-from node.system import ActorSystem
+
+if TYPE_CHECKING:
+    from node.management import Management
+    from node.system import ActorSystem
 
 logger = logging.getLogger(__name__)
 
 LEFT_IN_ORDER = 0
 WRONG_USAGE = 2
-REFUSED_AT_JOIN = 3
+REFUSED_AT_JOIN = 3  # by `system.terminated`, as 10, 11 and 12 are
 NO_SEED = 4
 ADDRESS_IN_USE = 5
 APPLICATION_FAILED = 6
@@ -115,8 +117,8 @@ async def run_member(settings: Settings) -> int:
         return await _run_member(settings)
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
-    except JoinRefusedError as error:
-        return _say(error, REFUSED_AT_JOIN)
+    except NoSeedError as error:
+        return _say(error, NO_SEED)
     except AddressInUseError as error:
         return _say(error, ADDRESS_IN_USE)
     except ApplicationError as error:
@@ -124,35 +126,63 @@ async def run_member(settings: Settings) -> int:
 
 
 async def _run_member(settings: Settings) -> int:
+    from node.system import ActorSystem  # not at the top: the client commands need no node
+
     application = None if settings.app is None else load_application(settings.app)
-    listener = None if settings.http is None else reserve(*parse_address("http", settings.http))
+    door = None if settings.http is None else Door(settings)
     system = ActorSystem(settings)
-    door: asyncio.Task[Management] | None = None
 
     async def before_join() -> None:
-        nonlocal door
-        if listener is not None:
-            # Not awaited: the import of an HTTP server must not delay the join.
-            door = asyncio.create_task(
-                start_management(system, listener, token_file=settings.http_token_file)
-            )
+        if door is not None:
+            door.open(system)
         if application is not None:
             await set_up(application, settings.app or "", system)
 
-    leave_on_signals(system)
+    opening = asyncio.get_running_loop().create_task(system.open(before_join=before_join))
+    end_on_signals(system, opening)
     try:
-        await system.open(before_join=before_join)
+        try:
+            await opening
+        except asyncio.CancelledError:
+            logger.info("ended before it looked for the cluster")
+            return LEFT_IN_ORDER
         _settle_memory()
         ended = await system.terminated
     finally:
         if door is not None:
-            await (await door).close()
-        elif listener is not None:
-            listener.close()
+            await door.close()
     if ended.exit_code == LEFT_IN_ORDER:
         logger.info("ended in order", extra={"reason": ended.reason})
         return LEFT_IN_ORDER
     return _say(ended.reason, ended.exit_code)
+
+
+class Door:
+    """The HTTP of a member: reserved at once, served while the node already joins.
+
+    The constructor raises `AddressInUseError` or `SettingsError`: before anything else is bound.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        from node.management import reserve
+
+        self._token_file = settings.http_token_file
+        self._listener = reserve(*parse_address("http", settings.http or ""))
+        self._serving: asyncio.Task[Management] | None = None
+
+    def open(self, system: ActorSystem) -> None:
+        """Begin to serve; not awaited, so that importing a server never delays the join."""
+        from node.management import start_management
+
+        self._serving = asyncio.get_running_loop().create_task(
+            start_management(system, self._listener, token_file=self._token_file)
+        )
+
+    async def close(self) -> None:
+        """Stop serving, and close the socket in any case. Raises what serving raised."""
+        if self._serving is not None:
+            await (await self._serving).close()
+        self._listener.close()
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -220,8 +250,9 @@ async def set_up(
         raise _application_error(spec, "raised in its setup", error) from error
 
 
-def leave_on_signals(system: ActorSystem) -> None:
-    """SIGTERM and SIGINT begin an ordered leave; the second one ends the process at once."""
+def end_on_signals(system: ActorSystem, opening: asyncio.Task[None]) -> None:
+    """SIGTERM and SIGINT begin an ordered leave, or give the start up while it is `opening`; the
+    second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     leaving: list[asyncio.Task[None]] = []
 
@@ -230,7 +261,11 @@ def leave_on_signals(system: ActorSystem) -> None:
             # The operator does not want to wait any longer: nothing else is done.
             os._exit(128 + number)
         logger.info("leaving; a second signal ends at once", extra={"signal": number.name})
-        leaving.append(loop.create_task(system.leave()))
+        if opening.done():
+            leaving.append(loop.create_task(system.leave()))
+        else:
+            opening.cancel()
+            leaving.append(opening)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)

@@ -1,13 +1,12 @@
 """The commands that talk to a running member over HTTP: status, members, leave.
 
 Decides what is printed and the exit code: 0, 1 the node says no, 2 usage, 69 not reachable.
-Called by `node.cli`. Loads neither the actor system nor aiohttp; rich only where it draws.
+Called by `node.cli`. Loads no aiohttp; http.client and rich only where they are used.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -97,6 +96,8 @@ class Connection:
 
     def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
         """The JSON of the answer. Raises `NotReachableError` or `RefusedError`."""
+        import http.client  # a member that starts never needs it
+
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
             connection.request(method, path, headers=headers or {})
@@ -191,6 +192,8 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
         console.print(table)
     for blocker in cluster["blocked_by"]:
         console.print(Text(f"waiting for {blocker}: no member can change its status", "yellow"))
+    if not cluster["members"]:
+        console.print(Text(f"in no cluster yet: {cluster['explain']}", "yellow"))
 
 
 def _title(cluster: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from node.proxy import PREFIX, SingletonProxies
 from node.ref import ActorRef
 from node.supervision import StopCause, StopReason
 from singleton.effects import RouteSingleton, StartInstance, StopInstance
+from singleton.effects import StopCause as InstanceStop
 from singleton.events import (
     InstanceFailed,
     InstanceStarted,
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
     from node.runtime import Runtime
     from node.settings import Settings
 
+_STOP_CAUSES = {
+    InstanceStop.LEAVING: StopCause.LEAVING,
+    InstanceStop.STOPPED: StopCause.STOPPED,
+    InstanceStop.STOOD_DOWN: StopCause.HANDED_OVER,
+}
 _TYPE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -84,7 +90,7 @@ class SingletonHost:
             self._runtime.loop.call_soon(self.feed, event)
             return
         self._ordered.add(key)
-        self._runtime.stop(ref, StopReason(StopCause.HANDED_OVER, effect.reason))
+        self._runtime.stop(ref, StopReason(_STOP_CAUSES[effect.cause], effect.reason))
 
     def route(self, effect: RouteSingleton) -> None:
         """Tell the proxy where messages go."""

@@ -8,7 +8,7 @@ version appends is ignored. A frame is one or more of them, one after the other.
 extension 1: `[host, port, node uid, path, actor uid]`.
 
 Budget: one reused packer and unpacker per node; a message of three fields is encoded and decoded
-in about 6 µs.
+in about 4 µs.
 """
 
 from __future__ import annotations

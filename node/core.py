@@ -27,6 +27,7 @@ from gossip.machine import GossipMachine
 from gossip.membership import MembershipView
 from gossip.messages import Head
 from singleton.effects import SingletonReleased, WithdrawType
+from singleton.election import hosted_type
 from singleton.events import (
     InstanceFailed,
     InstanceStarted,
@@ -151,8 +152,10 @@ class NodeCore:
                 return
             case StartRequested():
                 self._manage(event.type_name, event.settings, now)
-                self._types.add(f"singleton:{event.type_name}")
-                self._host_types()
+                # Who elects by type alone must not take us for a candidate without the role.
+                if event.settings.role is None or event.settings.role in self.gossip.roles:
+                    self._types.add(hosted_type(event.type_name))
+                    self._host_types()
         for reader in READERS[type(event)]:
             if reader is GOSSIP:
                 self._take(self.gossip.handle(event, now))
@@ -173,7 +176,7 @@ class NodeCore:
         self._take(self.gossip.handle(frame, now))
         if not others:
             return
-        if not self.gossip.accepts(frame.sender, frame.head):
+        if not self.gossip.accepts(frame.head):
             self.counters["singleton-message-refused"] += len(others)
             return
         for message in others:
@@ -213,7 +216,7 @@ class NodeCore:
                         self._released.add(effect.type_name)
                         self._check_released()
                 case WithdrawType():
-                    self._types.discard(f"singleton:{effect.type_name}")
+                    self._types.discard(hosted_type(effect.type_name))
                     self._host_types()
                 case _:
                     self._out.append(effect)

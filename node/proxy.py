@@ -7,8 +7,10 @@ machine: every message to `/singleton/<type>` on this node, from here or from an
 `SingletonProxies.deliver` (the runtime's path handler).
 
 A message is never dropped because this node's view says "not me": it is held, or goes on to the
-host that this node knows. It makes at most `HOPS_MAX` hops, then it is held where it is until the
-route there changes: views that differ cannot make it circle.
+host that this node knows. One that could not be sent (the link to the host is gone or full) is held
+too, and tried again each `RETRY_S` and with each new route: a dead host is noticed a little later
+than its link. A message makes at most `HOPS_MAX` hops, then it is held where it is until the route
+there changes: views that differ cannot make it circle.
 
 Order. Between one sender and the singleton it holds also over a planned move: this node sends a
 `DrainMark` after its last message to the former host, which passes it on behind that message like
@@ -28,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossip.membership import NodeId
 from node.ask import LocalAsk
+from node.errors import DeadActorError
 from node.events import Why
 from node.mailbox import Delivery
 from node.messages import Ask, message
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 PREFIX = "/singleton/"
 HOPS_MAX = 3  # from a proxy to whom it takes for the host, and twice further
 DRAIN_TIMEOUT_S = 1.0
+RETRY_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class SingletonProxies:
         self._runtime = runtime
         self._proxies: dict[str, SingletonProxy] = {}
         runtime.path_handlers[PREFIX] = self.deliver
+        runtime.return_handlers[PREFIX] = self.take_back
 
     def get(self, type_name: str, *, buffer_size: int | None = None) -> SingletonProxy:
         """The proxy of a type, made at the first call; a later `buffer_size` is adopted."""
@@ -81,6 +86,14 @@ class SingletonProxies:
         else:
             proxy.deliver(node, delivery)
 
+    def take_back(self, node: NodeId | None, delivery: Delivery) -> None:
+        """A message that could not be sent to `node`."""
+        proxy = self._proxies.get(delivery.path[len(PREFIX) :])
+        if proxy is None:
+            self._runtime.dead_letter(delivery, delivery.path[1:], Why.NOT_SENT)
+        else:
+            proxy.take_back(node, delivery)
+
     def close(self) -> None:
         """The node ends: whatever is still held becomes dead letters."""
         for proxy in self._proxies.values():
@@ -102,6 +115,7 @@ class SingletonProxy:
         "_is_here",
         "_is_warned",
         "_path",
+        "_retry",
         "_runtime",
         "_was_used",
         "buffer_size",
@@ -124,6 +138,7 @@ class SingletonProxy:
         self._is_warned = False
         self._drain: LocalAsk | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None  # set: the host cannot be reached now
 
     @property
     def host(self) -> NodeId | None:
@@ -142,12 +157,26 @@ class SingletonProxy:
             self._hold(node, delivery)
         elif self._is_here:
             self._deliver_here(node, delivery)
-        elif delivery.hops >= HOPS_MAX:
+        elif self._retry is not None or delivery.hops >= HOPS_MAX:
             self._hold(node, delivery)
         else:
             if node is None:
                 self._was_used = True
             self._runtime.forward(delivery, host)
+
+    def take_back(self, node: NodeId | None, delivery: Delivery) -> None:
+        """Hold a message that could not be sent to `node`, or try the host of now."""
+        if type(delivery.message) is DrainMark:
+            if delivery.asker is not None:
+                delivery.asker.fail(DeadActorError(f"{self._path}: the former host is gone"))
+            return
+        origin = node if delivery.hops else None
+        if node == self._host:
+            if self._retry is None:
+                self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
+            self._hold(origin, delivery)
+        else:
+            self.deliver(origin, delivery)
 
     def set_route(self, host: NodeId | None, *, former_in_reach: bool) -> None:
         """Messages go to `host` from now on, those held first and in their order."""
@@ -155,6 +184,7 @@ class SingletonProxy:
         if host == former:
             return
         self._host = host
+        self._end_retry()
         was_here, self._is_here = self._is_here, host == self._runtime.here
         was_used, self._was_used = self._was_used, False
         # What went to an instance of this process is handled before it stops, so before any other
@@ -166,6 +196,7 @@ class SingletonProxy:
     def close(self) -> None:
         """Hold nothing any more: what is held becomes dead letters."""
         self._end_drain()
+        self._end_retry()
         held, self._held = self._held, deque()
         for _, delivery in held:
             self._runtime.dead_letter(delivery, self._recipient, Why.SHUTDOWN)
@@ -232,3 +263,12 @@ class SingletonProxy:
             self._drain_timer.cancel()
             self._runtime.remote.forget(self._drain)
             self._drain = self._drain_timer = None
+
+    def _try_again(self) -> None:
+        self._end_retry()
+        self._flush()
+
+    def _end_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None

@@ -181,16 +181,18 @@ class Remote:
                 self.send_failure(back_to, envelope.corr, UnhandledMessageError(str(error)))
             return
         if envelope.kind is Kind.ASK:
-            if sender is not None and sender.is_local:
-                # Our own ask came back: a former host forwarded it, the singleton is here now.
-                asker = self._asks.pop(envelope.corr, None)
-            else:
-                back_to = node if sender is None else sender.node
-                asker = RemoteAsk(self, back_to, envelope.corr, type(message))
-            sender = None
+            asker, sender = self._asker(node, envelope, type(message)), None
         self._runtime.deliver(
             Delivery(message, sender, asker, envelope.path, envelope.uid, envelope.hops), node
         )
+
+    def _asker(self, node: NodeId, envelope: Envelope, cls: type) -> Asker | None:
+        """Who waits for the answer. Our own ask comes back when a former host of a singleton
+        forwarded it and the singleton is here now, or when it could not be sent."""
+        sender = envelope.sender
+        if sender is not None and sender.is_local:
+            return self._asks.pop(envelope.corr, None)
+        return RemoteAsk(self, node if sender is None else sender.node, envelope.corr, cls)
 
     def _answer(self, envelope: Envelope) -> None:
         ask = self._asks.pop(envelope.corr, None)
@@ -232,6 +234,8 @@ class Remote:
         try:
             if envelope.tag:
                 message = message_from(envelope.tag, envelope.body)
+                if kind in (Kind.TELL, Kind.ASK) and self._give_back(node, envelope, message):
+                    return
         except MessageError as error:
             self._refused("unreadable message", str(error))
         sender = None if kind is Kind.ASK else envelope.sender
@@ -248,6 +252,18 @@ class Remote:
             ask = self._asks.pop(envelope.corr, None)
             if ask is not None:
                 ask.fail(unsent)
+
+    def _give_back(self, node: NodeId, envelope: Envelope, message: object) -> bool:
+        """Hand a message that did not leave to whoever wants those of its path back."""
+        handler = self._runtime.return_handler(envelope.path, envelope.uid)
+        if handler is None or self._is_closed:
+            return False
+        sender, asker = envelope.sender, None
+        if envelope.kind is Kind.ASK:
+            asker, sender = self._asker(node, envelope, type(message)), None
+        hops = max(0, envelope.hops - 1)
+        handler(node, Delivery(message, sender, asker, envelope.path, 0, hops))
+        return True
 
     # Death watch
 
@@ -346,11 +362,15 @@ class Remote:
 
     # Ends
 
-    def node_removed(self, node: NodeId) -> None:
-        """Tell everybody who waits for something of this node, and forget it."""
+    def node_removed(self, node: NodeId, *, left: bool = False) -> None:
+        """Tell everybody who waits for something of this node, and forget it.
+
+        `left` in order: it has answered, refused or passed on every ask that reached it, so those
+        that were passed on are still answered by somebody else.
+        """
         both = (node, node._replace(uid=0))
         error = DeadActorError(f"{node.address} is no longer a member")
-        for corr in [corr for corr, ask in self._asks.items() if ask.node in both]:
+        for corr in [corr for corr, ask in self._asks.items() if ask.node in both and not left]:
             self._asks.pop(corr).fail(error)
         reason = StopReason(StopCause.GONE, f"{node.address} is no longer a member")
         for key in both:

@@ -25,7 +25,7 @@ from node.events import ActorFailed, DeadLetter, EventStream, Unreadable, Why
 from node.mailbox import Delivery
 from node.ref import ActorRef
 from node.remote import Remote
-from node.supervision import Restart, StopCause, StopReason, Supervision
+from node.supervision import Restart, StopCause, StopReason, Supervision, failure_text
 
 LOG_PERIOD_S = 10.0
 LOG_KEYS_MAX = 1_000
@@ -50,6 +50,7 @@ class Runtime:
 
     `path_handlers` maps a prefix such as "/singleton/" to a function that takes every message for
     "whoever is there" (uid 0) under it: `handler(node it came from or None, delivery)`.
+    `return_handlers` likewise for those that could not be sent: `handler(node, delivery)`.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Runtime:
         self.events = EventStream()
         self.counters: dict[str, int] = {}
         self.path_handlers: dict[str, PathHandler] = {}
+        self.return_handlers: dict[str, PathHandler] = {}
         self.self_id = self_id
         self._cells: dict[str, Cell] = {}
         self._signatures: dict[type, inspect.Signature] = {}
@@ -367,6 +369,10 @@ class Runtime:
             self._count_refused("cannot be encoded", str(error))
             self.dead_letter(delivery, f"{node.address}{delivery.path}", Why.NOT_SENT)
 
+    def return_handler(self, path: str, uid: int) -> PathHandler | None:
+        """Who takes back what could not be sent to this path, if anybody."""
+        return None if uid else self.return_handlers.get(path[: path.find("/", 1) + 1])
+
     def _path_handler(self, delivery: Delivery) -> PathHandler | None:
         if delivery.uid or not self.path_handlers:
             return None
@@ -403,9 +409,12 @@ class Runtime:
         """An envelope given to `send_data` was not sent; its ask fails, its message is dead."""
         self.remote.dropped(peer, payload)
 
-    def node_removed(self, node: NodeId) -> None:
-        """A node is gone for good: watches of its actors and asks to it end now."""
-        self.remote.node_removed(node)
+    def node_removed(self, node: NodeId, *, left: bool = False) -> None:
+        """A node is gone for good: watches of its actors and asks to it end now.
+
+        `left`: it left in order; asks that it passed on are still answered, so they go on.
+        """
+        self.remote.node_removed(node, left=left)
 
     # Failures, counters, log
 
@@ -413,7 +422,7 @@ class Runtime:
         """User code raised: count, publish, log at times. Called by the cell."""
         self.count(f"actor failures: {outcome}")
         name = type(error).__name__
-        self.events.publish(ActorFailed(cell.path, during, name, str(error), outcome))
+        self.events.publish(ActorFailed(cell.path, during, name, failure_text(error), outcome))
         self.log("actor failed", cell.path, exc_info=error, during=during, outcome=outcome)
 
     def isolate(self, callback: Callable[..., object], *args: object) -> None:

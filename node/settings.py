@@ -132,6 +132,7 @@ class Settings:
             return SingletonSettings(
                 role=role,
                 hand_over_timeout_s=self.hand_over_timeout_s,
+                stop_timeout_s=2 * self.stop_timeout_s,
                 buffer_size=self.buffer_size,
             )
         except ValueError as error:

@@ -68,6 +68,14 @@ class Escalate:
 Supervision = Restart | Stop | Resume | Escalate
 
 
+def failure_text(error: BaseException) -> str:
+    """The text of an error of user code, whose `__str__` may itself fail; at most 2,000 letters."""
+    try:
+        return str(error)[:2_000]
+    except Exception:  # noqa: BLE001 - the failure to report is the first one
+        return "(its text cannot be built)"
+
+
 def restart_delay_s(policy: Restart, failed_at: deque[float], now: float) -> float | None:
     """Seconds to wait before the next restart, None when the budget is spent.
 

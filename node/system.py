@@ -31,12 +31,12 @@ from gossip.events import (
     Started,
 )
 from gossip.machine import GossipMachine
-from gossip.membership import Member, MembershipView, NodeId, Status
+from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from node.actor import Actor
 from node.cluster import Cluster, SingletonHost, Singletons, instance_id
 from node.core import AllReleased, NodeCore
 from node.daemon import Daemon
-from node.environment import Environment, Transport
+from node.environment import Environment, Lane, Transport
 from node.errors import NoSeedError, SettingsError
 from node.events import EventStream
 from node.history import History
@@ -55,6 +55,7 @@ from singleton.events import (
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 1.0
+FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
 BeforeJoin = Callable[[], Awaitable[None] | None]
 
 
@@ -244,6 +245,7 @@ class ActorSystem:
             rng=environment.rng,
             self_id=self_id,
             send_data=self._send_data if self_id is not None else None,
+            refused=self._data_refused,
             stop_timeout_s=self.settings.stop_timeout_s,
         )
 
@@ -411,6 +413,8 @@ class ActorSystem:
 
     async def _stop_singletons(self, daemon: Daemon) -> None:
         assert self._loop is not None
+        assert self._core is not None
+        hosted = any(machine.running_attempt for machine in self._core.singletons.values())
         self._released = self._loop.create_future()
         daemon.feed(LeaveStarted())
         try:
@@ -418,6 +422,8 @@ class ActorSystem:
                 await self._released
         except TimeoutError:
             logger.error("a singleton did not stop in time", extra=self._singletons_left())
+        if hosted and len(self._core.gossip.view.members if self._core.gossip.view else ()) > 1:
+            await asyncio.sleep(FORWARD_S)
 
     def _singletons_left(self) -> dict[str, object]:
         machines = self._core.singletons.values() if self._core is not None else ()
@@ -468,6 +474,10 @@ class ActorSystem:
                     break
         self._transport.send_data(node, payload)
 
+    def _data_refused(self, reason: str, detail: str) -> None:
+        if self._daemon is not None:
+            self._daemon.frame_refused(Lane.DATA, reason, detail)
+
     def _renamed(self, new_id: NodeId) -> None:
         self.runtime.self_id = new_id
 
@@ -501,11 +511,11 @@ class ActorSystem:
             case MemberChanged():
                 node, status = fact.member.id, fact.member.status.name.lower()
                 if fact.member.status is Status.DOWN:
-                    self.runtime.node_removed(node)
+                    self.runtime.node_removed(node, left=fact.member.cause is Cause.LEFT)
                 name = "downed" if fact.member.status is Status.DOWN else f"member_{status}"
                 self._say(name, f"{node.address} {node.uid:016x} {fact.member.cause.name.lower()}")
             case MemberRemoved():
-                self.runtime.node_removed(fact.id)
+                self.runtime.node_removed(fact.id, left=fact.cause is Cause.LEFT)
                 detail = f"{fact.id.address} {fact.id.uid:016x} {fact.cause.name.lower()}"
                 self._say("member_removed", detail)
             case ReachabilityChanged():

@@ -7,6 +7,7 @@ Decides nothing about the cluster; the counterpart in virtual time is `node.test
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -206,6 +207,8 @@ class FileStateStore:
             _sync_directory(self._path.parent)
             self._saved = addresses
         except (OSError, UnicodeError) as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
             log.warning(
                 "the members could not be remembered; after a restart this node will not know "
                 "whom to ask beside its seeds. Make the state directory writable",
@@ -268,8 +271,7 @@ def real_environment(
     """The environment of a node on this machine; nothing is bound or read yet.
 
     `port` None: a purely local system without sockets. `state_dir` None: members are remembered
-    in memory only.  Raises `SettingsError` for a wrong host
-    or port.
+    in memory only. Raises `SettingsError` for a wrong host or port.
     """
     transport = None
     if port is not None:

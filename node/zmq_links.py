@@ -80,6 +80,7 @@ class _Link:
         "port",
         "queue",
         "redial",
+        "resolving",
         "size",
         "socket",
         "up",
@@ -99,7 +100,8 @@ class _Link:
         self.descriptor = -1
         self.socket: zmq.Socket[bytes] | None = None
         self.monitor: SocketMonitor | None = None
-        self.redial: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self.redial: asyncio.TimerHandle | None = None
+        self.resolving: asyncio.Task[None] | None = None
         self.give_up: asyncio.TimerHandle | None = None
 
 
@@ -130,7 +132,7 @@ class Links:
         links_max: int,
         options: dict[int, int],
         hello: Callable[[NodeId], bytes],
-        head: Callable[[], bytes] | None,
+        head: Callable[[], bytes],
         dropped: Callable[[NodeId, bytes], None],
         lost: Callable[[NodeId], None],
     ) -> None:
@@ -196,9 +198,13 @@ class Links:
         if link is not None:
             self._end(link)
 
+    def end(self, linger_ms: int) -> None:
+        """Drop all links and whatever is sent from now on; see `close_all`."""
+        self._closed = True
+        self.close_all(linger_ms)
+
     def close_all(self, linger_ms: int) -> None:
         """Drop all links; what was handed over already has `linger_ms` to leave this host."""
-        self._closed = True
         for link in list(self._links.values()):
             self._end(link, linger_ms if link.up else 0)
 
@@ -207,11 +213,7 @@ class Links:
         if self._paces.pop((host, port), None) is None:
             return
         for link in list(self._links.values()):
-            if (
-                link.peer.host == host
-                and link.port == port
-                and isinstance(link.redial, asyncio.TimerHandle)
-            ):
+            if link.redial is not None and link.port == port and link.peer.host == host:
                 self._dial_when_allowed(link)
 
     async def idle(self) -> None:
@@ -264,15 +266,13 @@ class Links:
     def _next_frame(self, link: _Link) -> tuple[bytes, list[bytes]]:
         """The bytes of the next frame, and the payloads in it (taken from the queue)."""
         queue = link.queue
-        head = self._head() if self._head is not None else b""
+        head = self._head()
         batch = [queue.popleft()]
         size = len(head) + len(batch[0])
         while queue and size + len(queue[0]) <= FRAME_BYTES_TARGET:
             size += len(queue[0])
             batch.append(queue.popleft())
-        if not head and len(batch) == 1:
-            return batch[0], batch
-        return head + b"".join(batch), batch
+        return b"".join([head, *batch]), batch
 
     def _on_writable(self, link: _Link) -> None:
         socket = link.socket
@@ -293,7 +293,7 @@ class Links:
         return pace
 
     def _dial_when_allowed(self, link: _Link) -> None:
-        self._cancel_redial(link)
+        self._cancel_dial(link)
         delay_s = self._pace_of(link).next_at - time.monotonic()
         if delay_s > 0:
             link.redial = self._loop.call_later(delay_s, self._dial, link)
@@ -308,11 +308,11 @@ class Links:
         if packed_number(link.peer.host) is not None:
             self._connect(link, without_brackets(link.peer.host))
         else:
-            link.redial = self._loop.create_task(self._resolve_and_connect(link))
+            link.resolving = self._loop.create_task(self._resolve_and_connect(link))
 
     async def _resolve_and_connect(self, link: _Link) -> None:
         numbers = await resolve(link.peer.host)
-        link.redial = None
+        link.resolving = None
         if numbers:
             # A name may stand for several addresses, one after the other is tried.
             self._connect(link, numbers[self._pace_of(link).failure_count % len(numbers)])
@@ -356,7 +356,9 @@ class Links:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._established(link)
         elif link.up:
-            # Only an end can follow: DISCONNECTED, or CLOSED.
+            # Only an end can follow: DISCONNECTED, or CLOSED. A peer that takes links only to
+            # end them is not dialled in a tight circle.
+            self._pace_of(link).next_at = link.dialled_at + self._timing.redial_min_s
             self._end(link)
             self._lost(link.peer)
         else:
@@ -369,7 +371,7 @@ class Links:
         if link.give_up is not None:
             link.give_up.cancel()
             link.give_up = None
-        self._pace_of(link).failure_count = 0
+        self.address_lives(link.peer.host, link.port)
         link.hello = self._hello(link.peer)
         assert link.socket is not None
         link.socket.getsockopt(zmq.EVENTS)  # lets the socket learn of its new pipe
@@ -397,7 +399,7 @@ class Links:
         """Forget a link; each payload that waits is reported as dropped."""
         del self._links[link.peer]
         self._shut(link, linger_ms)
-        self._cancel_redial(link)
+        self._cancel_dial(link)
         if link.give_up is not None:
             link.give_up.cancel()
             link.give_up = None
@@ -408,10 +410,13 @@ class Links:
         if self._idle_waiters:
             self._wake_idle()
 
-    def _cancel_redial(self, link: _Link) -> None:
+    def _cancel_dial(self, link: _Link) -> None:
         if link.redial is not None:
             link.redial.cancel()
             link.redial = None
+        if link.resolving is not None:
+            link.resolving.cancel()
+            link.resolving = None
 
     def _shut(self, link: _Link, linger_ms: int) -> None:
         """Close the socket of a link, its monitor first."""

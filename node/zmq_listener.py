@@ -52,12 +52,17 @@ _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 
 
 class _Connection:
-    """An introduced connection; its identity never changes."""
+    """An introduced connection; its identity never changes.
 
-    __slots__ = ("link_number", "sender")
+    `key`: of one process only connections that mean the same uid supersede each other; a seed is
+    dialled as "whoever is there" and, once it is known, as itself, and both links go on.
+    """
 
-    def __init__(self, sender: NodeId, link_number: int) -> None:
+    __slots__ = ("key", "link_number", "sender")
+
+    def __init__(self, sender: NodeId, meant_uid: int, link_number: int) -> None:
         self.sender = sender
+        self.key = (sender, meant_uid)
         self.link_number = link_number
 
 
@@ -87,7 +92,7 @@ class Listener:
         self._drain_frames_max = drain_frames_max
         self._introduced: OrderedDict[bytes, _Connection] = OrderedDict()
         self._refused: OrderedDict[bytes, HelloRefusal] = OrderedDict()
-        self._current: dict[NodeId, bytes] = {}
+        self._current: dict[tuple[NodeId, int], bytes] = {}
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
         self._handshake_failed = False
         self._skipping = False
@@ -144,6 +149,16 @@ class Listener:
         self._loop.add_reader(self._descriptor, self._drain)
         # The descriptor is edge-triggered: what arrived before add_reader is never told.
         self._schedule()
+
+    def rename(self, self_uid: int) -> None:
+        """This process goes by another uid from now on; who means the former one is refused."""
+        self._self_uid = self_uid
+        for routing_id, connection in list(self._introduced.items()):
+            sender, meant_uid = connection.key
+            if meant_uid not in (0, self_uid):
+                del self._introduced[routing_id]
+                del self._current[connection.key]
+                self._remember_refused(routing_id, _wrong_uid(sender, meant_uid, self_uid))
 
     def close(self) -> None:
         """Stop listening and drop all connections. Idempotent."""
@@ -222,13 +237,14 @@ class Listener:
 
     def _introduce(self, routing_id: bytes, hello: Hello) -> HelloRefusal | None:
         """Accept a connection, or tell why not."""
+        if len(routing_id) != 5 or routing_id[0] != 0:
+            # Ids that libzmq gives are never used twice; one that a peer chose could come back
+            # on another connection and inherit this identity.
+            return HelloRefusal("bad-hello", f"{hello.sender} chose its own routing id")
         if hello.meant_uid not in (0, self._self_uid):
-            return HelloRefusal(
-                "wrong-uid",
-                f"{hello.sender} means uid {hello.meant_uid:016x}, this is {self._self_uid:016x}",
-            )
+            return _wrong_uid(hello.sender, hello.meant_uid, self._self_uid)
         superseded = HelloRefusal("superseded", f"{hello.sender} has a later connection")
-        former_id = self._current.get(hello.sender)
+        former_id = self._current.get((hello.sender, hello.meant_uid))
         if former_id is not None:
             former = self._introduced[former_id]
             # Both may be read in either order; only the later one may speak, or frames of one
@@ -239,9 +255,10 @@ class Listener:
             self._remember_refused(former_id, superseded)
         elif len(self._introduced) >= self._connections_max:
             _, forgotten = self._introduced.popitem(last=False)
-            del self._current[forgotten.sender]
-        self._introduced[routing_id] = _Connection(hello.sender, hello.link_number)
-        self._current[hello.sender] = routing_id
+            del self._current[forgotten.key]
+        connection = _Connection(hello.sender, hello.meant_uid, hello.link_number)
+        self._introduced[routing_id] = connection
+        self._current[connection.key] = routing_id
         self._welcome(hello)
         return None
 
@@ -281,6 +298,12 @@ class Listener:
             self._handshake_failed = True
             if value not in _CLOSED_BY_PEER:
                 self._refuse("handshake", f"failed with {_failure(event, value)}")
+
+
+def _wrong_uid(sender: NodeId, meant_uid: int, self_uid: int) -> HelloRefusal:
+    return HelloRefusal(
+        "wrong-uid", f"{sender} means uid {meant_uid:016x}, this is {self_uid:016x}"
+    )
 
 
 def _failure(event: int, value: int) -> str:

@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 FRAME_BYTES_MAX = 8 * 1024 * 1024
 
 _SOCKETS_MAX = 16_384  # of one context; a link takes three
-_HEAD_BYTES_MAX = 1024
+_HEAD_BYTES_MAX = 4096
 _LINGER_MS = 200
 _KEEPALIVE: dict[int, int] = {
     zmq.TCP_KEEPALIVE: 1,
@@ -50,8 +50,8 @@ _KEEPALIVE: dict[int, int] = {
 class TransportLimits:
     """How much may wait, and for how long.
 
-    `control_frame_bytes_max`: a control frame with its head (a larger payload is dropped by the
-    sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
+    `control_frame_bytes_max`: a control frame without its head (a larger payload is dropped by
+    the sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
     `links_max`: outgoing links per lane; `connections_max`: incoming ones remembered per lane;
     `ports_max`: learned data ports. `frames_high_mark`: frames per link inside libzmq, on each
     side. `drain_frames_max`: frames taken in one turn of the loop, per lane.
@@ -73,8 +73,8 @@ class ZmqTransport:
 
     `host` is both bound and advertised: a number, or a name (looked up when binding; peers look it
     up themselves, and the name stays the identity). Wildcards are refused, they are nobody's
-    address. A port 0 is chosen by the system. `frame_bytes_max` must be the same on all nodes: a
-    sender drops what a receiver would have to refuse.
+    address. A port 0 is chosen by the system. `frame_bytes_max` (a data payload, without the head
+    of its frame) must be the same on all nodes: a sender drops what a receiver would refuse.
 
     `control_dropped_count` counts control payloads that were not sent. `Inbox.data_dropped` may
     be called from within `send_data`, `close_links` and `close`.
@@ -179,13 +179,13 @@ class ZmqTransport:
             connections_max=limits.connections_max,
             drain_frames_max=limits.drain_frames_max,
         )
-        frame_bytes_max = (
-            self._frame_bytes_max if lane is Lane.DATA else 2 * limits.control_frame_bytes_max
+        payload_bytes_max = (
+            self._frame_bytes_max if lane is Lane.DATA else limits.control_frame_bytes_max
         )
         options: dict[int, int] = {
             zmq.LINGER: 0,
             zmq.RCVHWM: limits.frames_high_mark,
-            zmq.MAXMSGSIZE: frame_bytes_max,
+            zmq.MAXMSGSIZE: payload_bytes_max + _HEAD_BYTES_MAX,
             zmq.HANDSHAKE_IVL: int(limits.timing.handshake_s * 1000),
             zmq.IPV6: int(":" in number),
             zmq.BACKLOG: 1024,
@@ -197,14 +197,24 @@ class ZmqTransport:
             raise _bind_error(lane, self.host, port, error) from error
 
     def open(self, self_id: NodeId, inbox: Inbox) -> None:
-        """Begin to deliver to `inbox`, and to send as `self_id`. `bind` comes first."""
+        """Begin to deliver to `inbox`, and to send as `self_id`. `bind` comes first.
+
+        Called again, it only changes who we are: all outgoing links are closed, what waits there
+        is dropped, and whoever means the former uid is refused.
+        """
         assert self._contexts, "bind comes before open"
+        if self._control is not None and self._data is not None:
+            self._self_id = self_id
+            for listener in self._listeners.values():
+                listener.rename(self_id.uid)
+            self._control.close_all(0)
+            self._data.close_all(0)
+            return
         self._self_id = self_id
         self._inbox = inbox
         limits = self._limits
-        payload_bytes_max = limits.control_frame_bytes_max - _HEAD_BYTES_MAX
         self._control = self._make_links(
-            Lane.CONTROL, inbox, payload_bytes_max, limits.control_pending_bytes_max
+            Lane.CONTROL, inbox, limits.control_frame_bytes_max, limits.control_pending_bytes_max
         )
         self._data = self._make_links(
             Lane.DATA, inbox, self._frame_bytes_max, limits.data_pending_bytes_max
@@ -315,6 +325,8 @@ class ZmqTransport:
         when a kernel accepted for any: a listener that is just dying does so too.
         """
         outcomes: list[DialOutcome] = []
+        if not 0 < port < 65536:
+            return DialOutcome.UNKNOWN
         try:
             async with asyncio.timeout(timeout_s):
                 for number in await resolve(host):
@@ -336,7 +348,7 @@ class ZmqTransport:
                 to_itself = dialler.getsockname() == dialler.getpeername()
         except ConnectionRefusedError:
             return DialOutcome.REFUSED
-        except (OSError, OverflowError):
+        except OSError:
             return DialOutcome.UNKNOWN
         return DialOutcome.REFUSED if to_itself else DialOutcome.ACCEPTED
 
@@ -364,7 +376,7 @@ class ZmqTransport:
         self._closed = True
         for lane, links in ((Lane.DATA, self._data), (Lane.CONTROL, self._control)):
             if links is not None:
-                links.close_all(_LINGER_MS)
+                links.end(_LINGER_MS)
             if lane in self._listeners:
                 self._listeners[lane].close()
             if lane in self._contexts:

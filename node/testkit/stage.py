@@ -39,7 +39,8 @@ class SimNode:
     """One node of the world: a seat (name, address, host, memory) and the process now on it.
 
     `loop`, `environment` and `transport` belong to the process of the last start; `running` is
-    False before the first start and after a crash or an exit; `error` is why a start failed.
+    False before the first start and after a crash or an exit; `is_due` tells that a start is to
+    come, `error` why one failed.
     `read_view` tells the view the process published last. `built` is the actor system of that
     process, None on a bare stage; `opened` tells that it can be used, `ended` how it ended itself.
     """
@@ -51,6 +52,7 @@ class SimNode:
         self.port = port
         self.state = SimStateStore()
         self.starts = 0
+        self.is_due = False
         self.running = False
         self.error: TenureError | None = None
         self.loop: SimLoop
@@ -154,7 +156,7 @@ class Stage:
         for node in self.nodes:
             spread_s = self.rng.random() * start_spread_s if len(self.nodes) > 1 else 0.0
             if node not in waiting:
-                self.timeline.at(spread_s, self.start, node)
+                self._start_after(spread_s, node)
 
     def _make_hosts(self, how_many: int) -> list[SimHost]:
         rng = random.Random(f"{self.seed}/hosts")
@@ -241,7 +243,8 @@ class Stage:
     ) -> _T:
         """Run a coroutine on a node's loop until it is done; returns or raises what it does.
 
-        Raises WorldError when it is not done within `within_s` virtual seconds.
+        Raises WorldError when it is not done within `within_s` virtual seconds, or the node does
+        not run.
         """
         loop = self._started(node).loop
         task = loop.create_task(coroutine)
@@ -266,8 +269,11 @@ class Stage:
 
     def _started(self, where: Where) -> SimNode:
         node = self[where]
-        if node.starts == 0:
-            self.run_until(lambda: node.starts > 0, within_s=WITHIN_S)
+        if node.is_due:
+            self.run_until(lambda: not node.is_due, within_s=WITHIN_S)
+        if not node.running:
+            why = f": {node.error}" if node.error else ", start it first" if not node.starts else ""
+            raise WorldError(self.timeline.report(f"{node.name} does not run{why}"))
         return node
 
     # -- processes
@@ -279,6 +285,7 @@ class Stage:
             if node.running:
                 raise WorldError(f"{node.name} runs already: crash it first, or use restart")
             node.starts += 1
+            node.is_due = False
             node.running = True
             node.error = None
             loop = node.loop = SimLoop(self.timeline, node.host.clock, node.name)
@@ -338,7 +345,11 @@ class Stage:
         for node in self._group(where):
             if node.running:
                 self.crash(node)
-            self.after(after_s, self.start, node)
+            self._start_after(after_s, node)
+
+    def _start_after(self, s: float, node: SimNode) -> None:
+        node.is_due = True
+        self.after(s, self.start, node)
 
     def pause(self, where: Where | Iterable[Where], *, s: float) -> None:
         """SIGSTOP for `s` seconds: no step, while the kernel accepts connections and frames.

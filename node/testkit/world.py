@@ -49,7 +49,7 @@ class World(Stage):
     which it was raised (errors of actors are a matter of their supervision, as ever).
 
     settings: of all nodes; each gets its own name, host, port and the seeds.
-    seeds: names of the seed nodes; default the first three.
+    seeds: names of the seed nodes; default the first three that are not absent.
     setup: called with each system once its sockets are bound, before it joins; plain or async.
     The other arguments are those of `Stage`.
     """
@@ -80,7 +80,8 @@ class World(Stage):
         )
         self.settings = settings or Settings()
         self.setup = setup
-        self.seeds = self.nodes[:SEEDS_MAX] if seeds is None else [self[n] for n in seeds.split()]
+        present = [node for node in self.nodes if node.is_due]
+        self.seeds = present[:SEEDS_MAX] if seeds is None else [self[n] for n in seeds.split()]
 
     # -- nodes
 
@@ -106,8 +107,8 @@ class World(Stage):
         node = self._started(where)
         self.timeline.run(self.now + OPEN_WITHIN_S, lambda: node.opened or not node.running)
         if not node.opened:
-            why = node.error or "its system is not open"
-            raise WorldError(self.timeline.report(f"{node.name} does not run: {why}"))
+            why = node.error or "its setup is not done"
+            raise WorldError(self.timeline.report(f"{node.name} did not start: {why}"))
         return node.system
 
     async def _live_on(self, node: SimNode) -> None:
@@ -145,11 +146,11 @@ class World(Stage):
     # -- the cluster
 
     def until_all_up(self, *, within_s: float = 30.0) -> World:
-        """Let time go by until all running nodes see exactly each other, up and reachable.
+        """Let time go by until all nodes that run or are due to start see exactly each other, up
+        and reachable.
 
         Raises WorldError, with what is amiss, when they do not `within_s`.
         """
-
         seen: list[MembershipView | None] = []
 
         def all_up() -> bool:
@@ -158,9 +159,9 @@ class World(Stage):
             if len(views) == len(seen) and all(map(operator.is_, views, seen)):
                 return False
             seen = views
-            return not view_differences(self.views())
+            is_due = any(node.is_due for node in self.nodes)
+            return not is_due and not view_differences(self.views())
 
-        self.timeline.run(self.now, lambda: all(node.starts for node in self.nodes))
         if not self.timeline.run(self.now + within_s, all_up):
             flaws = "\n  ".join(view_differences(self.views()))
             what = f"not all up within {within_s} s:\n  {flaws}"

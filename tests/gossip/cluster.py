@@ -10,6 +10,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 
 from gossip.effects import Publish, Send
 from gossip.events import Dial, Dialled, DialOutcome, Exit, LinkLost, PeerFrame, Remember, Started
@@ -59,7 +60,7 @@ class Cluster:
         self.loss = 0.0
         self.sent = 0
         self.log: list[tuple[str, NodeId, object]] | None = None
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._fifo: dict[tuple[str, str], float] = {}
 
@@ -116,7 +117,7 @@ class Cluster:
             victim = self.nodes[name].id
             for other in self.nodes:
                 if other != name and (other, name) not in self.cuts:
-                    self.at(0.001, lambda other=other: self.feed(other, LinkLost(victim)))
+                    self.at(0.001, partial(self.feed, other, LinkLost(victim)))
 
     def pause(self, name: str, pause_s: float) -> None:
         """The process does not run for a while; what arrives waits."""
@@ -128,7 +129,7 @@ class Cluster:
             for right in other.split():
                 self.cuts |= {(left, right), (right, left)}
 
-    def at(self, delay_s: float, action: Callable[[], None]) -> None:
+    def at(self, delay_s: float, action: Callable[[], object]) -> None:
         """Do something later."""
         heapq.heappush(self._queue, (self.now + delay_s, next(self._order), action))
 
@@ -207,7 +208,7 @@ class Cluster:
                 case Publish():
                     node.facts.append(effect.fact)
                 case Dial():
-                    self.at(0.001, lambda e=effect: self._dial(name, e))
+                    self.at(0.001, partial(self._dial, name, effect))
                 case Remember():
                     node.remembered = effect.addresses
                 case Exit():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
 from gossip.events import (
     ClusterFounded,
+    Dialled,
+    DialOutcome,
     Exit,
     IslandMet,
     LeaveRequested,
@@ -66,7 +69,7 @@ def test_a_symmetric_seed_list_forms_exactly_one_cluster(seed: int) -> None:
     """I-82: started within 0.3 s in any order."""
     cluster = Cluster(seed)
     for name in "abcde":
-        cluster.at(cluster.rng.uniform(0, 0.3), lambda name=name: cluster.start(name, "a b c d e"))
+        cluster.at(cluster.rng.uniform(0, 0.3), partial(cluster.start, name, "a b c d e"))
     cluster.run(0.31)
     cluster.run_until(cluster.all_up("a b c d e"), within_s=8)
     assert len(cluster.clusters()) == 1
@@ -80,6 +83,26 @@ def test_silence_founds_nothing() -> None:
     cluster.run(60)
     assert cluster.clusters() == set()
     assert "10.0.0.2:25520" in cluster.nodes["a"].machine.explain(cluster.now)
+
+
+def test_a_process_that_is_no_seed_founds_nothing() -> None:
+    """Its own kernel says that nobody is at the seed's address: the seed starts a moment later."""
+    cluster = Cluster()
+    seed = NodeId("10.0.0.1", 25520, 0)
+    cluster.start("d", "a")
+    cluster.feed("d", Dialled(seed, 0, DialOutcome.REFUSED, None))
+    cluster.run(3)
+    assert cluster.clusters() == set()
+    cluster.start("a", "a")
+    cluster.run_until(cluster.all_up("a d"), within_s=3)
+
+
+def test_two_that_name_each_other_but_not_themselves_form_one_cluster() -> None:
+    cluster = Cluster()
+    cluster.start("a", "b")
+    cluster.start("b", "a")
+    cluster.run_until(cluster.all_up("a b"), within_s=3)
+    assert len(cluster.clusters()) == 1
 
 
 def test_the_operator_may_found_in_silence() -> None:

@@ -33,6 +33,7 @@ STATE: dict[str, Any] = {
     "oldest": "127.0.0.1:25520",
     "converged": False,
     "blocked_by": ["127.0.0.1:25521"],
+    "explain": "127.0.0.1:25521 blocks convergence",
     "links": [],
     "downing": None,
     "members": MEMBERS,

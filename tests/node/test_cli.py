@@ -220,6 +220,16 @@ async def test_status_draws_members_and_singletons(
     assert "waiting for 127.0.0.1:25521" in text
 
 
+async def test_status_of_a_member_that_still_looks(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without members there is the reason in words."""
+    state = served.system.cluster.state() | {"members": [], "explain": "waiting for b:25520"}
+    monkeypatch.setattr(served.system.cluster, "state", lambda: state)
+    assert await served.run("status") == 0
+    assert "in no cluster yet: waiting for b:25520" in capsys.readouterr().out
+
+
 async def test_status_and_members_as_json(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,4 @@ def test_what_is_no_introduction_is_refused(frame: bytes, reason: str) -> None:
 
 def test_both_versions_are_named() -> None:
     refusal = unpack_hello(frame_of(changed(0, 2)), 1, Lane.CONTROL)
-    assert refusal == HelloRefusal(
-        "wire-version", "the peer speaks wire version 2, this node 1"
-    )
+    assert refusal == HelloRefusal("wire-version", "the peer speaks wire version 2, this node 1")

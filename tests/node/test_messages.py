@@ -40,7 +40,7 @@ def test_derived_class_is_no_message_without_a_name_of_its_own() -> None:
 
 
 def test_name_taken_by_another_class_is_an_error_that_names_both() -> None:
-    with pytest.raises(MessageError, match=r"test_message\.Point.*test_message\..*Other"):
+    with pytest.raises(MessageError, match=r"test_messages\.Point.*test_messages\..*Other"):
 
         @message("test.message.point")
         class Other:

@@ -15,7 +15,7 @@ from node.actor import Actor, on
 from node.errors import AskTimeoutError, DeadActorError, MessageError
 from node.events import DeadLetter, Why
 from node.mailbox import Delivery
-from node.proxy import DRAIN_TIMEOUT_S, HOPS_MAX, PREFIX, DrainMark, SingletonProxies
+from node.proxy import DRAIN_TIMEOUT_S, HOPS_MAX, PREFIX, RETRY_S, DrainMark, SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
 from singleton.effects import RouteSingleton
@@ -218,6 +218,63 @@ def test_a_message_at_its_last_hop_does_not_block_others(trio: Trio) -> None:
     assert trio.log == ["fresh"]
 
 
+def test_what_could_not_be_sent_waits_for_the_next_host(trio: Trio) -> None:
+    """S12: the host died, and nobody has said so yet."""
+    trio.start(A)
+    trio.route(A)
+    trio.cut |= {(C, A)}
+    trio.greet(C, "c1")
+    asked = trio.loop.create_task(trio.ref(C).ask(Add(1)))
+    trio.settle()
+    trio.greet(C, "c2")
+    trio.run_for(2.0)
+    assert trio.proxies[C].get(TYPE).held_count == 3
+    trio.start(B)
+    trio.route(B, B, C, in_reach=False)
+    trio.run_for(0.1)
+    assert trio.log == ["c1", "+1", "c2"]
+    assert asked.result() == 1
+    assert trio.letters == []
+
+
+def test_what_could_not_be_sent_is_tried_again(trio: Trio) -> None:
+    """A link that comes back needs no new route; until then one attempt per `RETRY_S`."""
+    trio.start(A)
+    trio.route(A)
+    trio.cut |= {(C, A)}
+    trio.greet(C, "c1", "c2")
+    trio.run_for(10 * RETRY_S - 0.01)
+    assert len(trio.frames) == 2 * 10
+    trio.cut.clear()
+    trio.greet(C, "c3")
+    trio.run_for(RETRY_S)
+    assert trio.log == ["c1", "c2", "c3"]
+
+
+def test_what_could_not_be_forwarded_is_taken_back_too(trio: Trio) -> None:
+    """C asks over A, whose link to the host B is gone: A keeps it, and C is answered."""
+    trio.start(B)
+    trio.route(B, A, B)
+    trio.route(A, C)
+    trio.cut |= {(A, B)}
+    asked = trio.loop.create_task(trio.ref(C).ask(Add(2)))
+    trio.run_for(0.1)
+    assert trio.proxies[A].get(TYPE).held_count == 1
+    trio.cut.clear()
+    trio.run_for(RETRY_S)
+    assert asked.result() == 2
+
+
+def test_what_comes_back_after_the_route_changed_goes_the_new_way(trio: Trio) -> None:
+    trio.start(B)
+    trio.route(A)
+    trio.cut |= {(C, A)}
+    trio.greet(C, "c1")
+    trio.route(B, B, C, in_reach=False)
+    trio.run_for(0.1)
+    assert trio.log == ["c1"]
+
+
 def planned_move(trio: Trio, *, slow_s: float) -> None:
     """a hosts and moves to b, and its messages to b are slow; c sends all the time."""
     trio.start(A)
@@ -389,6 +446,10 @@ def test_a_type_without_a_proxy_here(trio: Trio) -> None:
     trio.proxies[B].route(RouteSingleton("unknown", A, 1))
     trio.run_for(0.1)
     assert [letter.recipient for letter in trio.letters] == ["10.0.0.2:25520/singleton/unknown"]
+    trio.cut |= {(A, B)}
+    trio.nodes[A].ref_at(B, PREFIX + "unknown").tell(Greet("hello"))
+    trio.run_for(0.1)
+    assert trio.letters[1].why is Why.NOT_SENT
 
 
 def test_a_message_that_cannot_travel_is_refused_wherever_the_host_is(trio: Trio) -> None:

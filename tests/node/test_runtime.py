@@ -379,6 +379,35 @@ def test_shutdown_cancels_a_task_that_has_not_begun() -> None:
     assert log == ["/user/w SHUTDOWN"]
 
 
+def test_kill_between_two_messages_of_a_batch_ends_the_actor() -> None:
+    class Busy(Actor):
+        def __init__(self, seen: list[int]) -> None:
+            self.seen = seen
+
+        async def receive(self, msg: Any, /) -> None:
+            self.seen.append(msg)
+
+    stage = Stage()
+    seen: list[int] = []
+    ref = stage.runtime.spawn(Busy, seen)
+
+    cell = stage.runtime.cell_at(ref.path, ref.uid)
+    assert cell is not None
+    for i in range(10 * BATCH):
+        ref.tell(i)
+
+    def kill_after_a_batch() -> None:
+        if len(seen) < BATCH:
+            stage.loop.call_soon(kill_after_a_batch)
+        else:
+            cell.kill(StopReason(StopCause.SHUTDOWN))
+
+    kill_after_a_batch()
+    stage.run(stage.runtime.stopped(ref))
+    assert len(seen) + len(stage.letters) == 10 * BATCH
+    assert len(stage.letters) >= 8 * BATCH
+
+
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_runs_on_real_loops(run: Any) -> None:
     async def main() -> None:

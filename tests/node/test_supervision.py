@@ -260,7 +260,10 @@ def test_escalated_failure_is_one_of_the_parent() -> None:
         "parent built",
         "child built",
     ]
-    assert [failure.outcome for failure in stage.failures] == ["escalate", "restart"]
+    assert [(failure.during, failure.outcome) for failure in stage.failures] == [
+        ("Greet", "escalate"),
+        ("child", "restart"),
+    ]
 
 
 def test_escalate_without_a_parent_stops() -> None:
@@ -446,6 +449,23 @@ def test_stash_goes_back_into_the_mailbox_at_a_restart() -> None:
         ref.tell(Greet(name))
     stage.run_for(1.0)
     assert log == ["built", "built", "a", "b", "c"]
+
+
+def test_error_without_a_text_is_a_failure_like_any_other() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    class Muted(Actor):
+        @on(Add)
+        def add(self, msg: Add) -> int:
+            raise MuteError
+
+    stage = Stage()
+    ref = stage.runtime.spawn(Muted, supervision=Stop())
+    with pytest.raises(ActorFailedError, match=r"MuteError: \(its text cannot be built\)"):
+        stage.run(ref.ask(Add(1)))
+    assert stage.runtime.actor_count == 0
 
 
 def test_reason_reads_as_words() -> None:

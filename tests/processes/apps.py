@@ -12,7 +12,6 @@ import os
 import sys
 from pathlib import Path
 
-from gossip.membership import Status
 from node import Actor, ActorRef, ActorSystem, message, on
 from node.events import DeadLetter
 
@@ -133,12 +132,7 @@ async def report_modules(system: ActorSystem) -> None:
 
 
 async def _report_modules(system: ActorSystem) -> None:
-    while True:
-        view = system.cluster.view
-        own = view.by_id.get(view.self_id)
-        if own is not None and own.status is Status.UP:
-            break
-        await asyncio.sleep(0.01)
+    await system.cluster.up()
     file("modules.part").write_text(json.dumps(sorted(sys.modules)))
     file("modules.part").rename(file("modules"))
 

@@ -20,7 +20,8 @@ def instances(members: Sequence[Member], ends: dict[str, float]) -> list[tuple[f
     for member in members:
         starts = [line.at_s for line in member.seen("started", singleton=COUNTER)]
         stops = [line.at_s for line in member.seen("stopped", singleton=COUNTER)]
-        stops += [ends[member.name]] * (len(starts) - len(stops))
+        if len(stops) < len(starts):
+            stops.append(ends[member.name])
         spans += list(zip(starts, stops, strict=True))
     return sorted(spans)
 

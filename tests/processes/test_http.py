@@ -76,7 +76,7 @@ def wait_ready(members: Members, member: Member) -> None:
             answer = ask(member, "GET", "/health/ready")
         except RefusedError:
             return False
-        return answer == {"ready": True, "reason": ""}
+        return answer == {"ready": True, "reason": "up"}
 
     members.wait(f"{member.name} is ready", ready)
 

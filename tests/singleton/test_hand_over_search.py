@@ -11,19 +11,18 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.membership import Cause, Member, MembershipView, Status
+from gossip.membership import Member, MembershipView, NodeId, Status
 from singleton import machine as machine_module
 from singleton.election import hosted_type, peers_to_ask
 from singleton.machine import SingletonMachine, State, Trigger
 from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk
 from tests.singleton.search import Scene, search
-from tests.singleton.worlds import TYPE, member, node, view
+from tests.singleton.worlds import TYPE, member, view
 
 A, B, C = member("a"), member("b"), member("c")
 A_NOT, B_NOT = replace(A, types=()), replace(B, types=())  # its record does not show the type
 B_JOINING = replace(B, status=Status.JOINING, up_number=0)
 A_LEAVING = replace(A, status=Status.LEAVING)
-A_LEFT = {node("a"): Cause.LEFT}
 
 Views = dict[str, tuple[MembershipView, ...]]
 
@@ -104,8 +103,8 @@ class PromisesWithoutVoiding(SingletonMachine):
 class AnyRoundWillDo(SingletonMachine):
     """An answer to an earlier round is taken for one to this."""
 
-    def _on_answer(self, sender: object, answer: HandOverAnswer, now: float) -> None:
-        super()._on_answer(sender, replace(answer, round=self._round), now)  # type: ignore[arg-type]
+    def _on_answer(self, sender: NodeId, answer: HandOverAnswer, now: float) -> None:
+        super()._on_answer(sender, replace(answer, round=self._round), now)
 
 
 class ConfirmsWhileStopping(SingletonMachine):
@@ -131,8 +130,8 @@ class HostSaysNone(SingletonMachine):
 class ForgetsWhomItPromised(SingletonMachine):
     """Members that our view does not show as up are answered, though we would not ask them."""
 
-    def _remember_early(self, sender: object, ask: HandOverAsk, now: float) -> None:
-        self._answer(sender, ask.round, AnswerKind.NONE)  # type: ignore[arg-type]
+    def _remember_early(self, sender: NodeId, ask: HandOverAsk, now: float) -> None:
+        self._answer(sender, ask.round, AnswerKind.NONE)
 
 
 class AsksOnlyTheReachable(SingletonMachine):

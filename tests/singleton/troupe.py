@@ -26,7 +26,8 @@ from tests.singleton.worlds import TYPE, machine, member, node, view
 class Tenure:
     """One instance: from its start order until it has terminated.
 
-    `unproven` are the peers that were silent when it was started.
+    `unproven` are the peers that were silent when its node took the office; an instance that is
+    restarted continues that office.
     """
 
     name: str
@@ -164,6 +165,9 @@ class Troupe:
                 case Send(to=to, message=message) if to in self._names:
                     self._send(name, self._names[to], message)
                 case StartInstance(attempt=attempt):
+                    if self.nodes[name]._failures:
+                        earlier = [each for each in self.tenures if each.name == name]
+                        silent = earlier[-1].unproven
                     self.tenures.append(Tenure(name, self.now, unproven=silent))
                     self.at(self.start_s, self._started, name, self.tenures[-1], attempt)
                 case StopInstance(attempt=attempt):

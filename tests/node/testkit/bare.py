@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 from gossip.membership import NodeId
 from node.environment import Lane
 from node.testkit.network import IntoCut
@@ -88,3 +92,15 @@ class Bare:
         transport = self.transport(source)
         act = transport.send_control if lane is Lane.CONTROL else transport.send_data
         self.world[source].call(act, self.ids[target], payload)
+
+
+def run_script(script: str, hash_seed: str) -> str:
+    """What a script prints in a process of its own, under this PYTHONHASHSEED."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout

@@ -177,6 +177,18 @@ def test_frames_of_an_earlier_connection_are_refused_once_a_later_one_spoke() ->
     assert bare.inboxes["b"].refused == [(Lane.CONTROL, "superseded")]
 
 
+def test_a_peer_meant_as_itself_and_as_whoever_is_there_has_two_links_that_both_go_on() -> None:
+    bare = Bare()
+    known = bare.ids["b"]
+    for number in range(3):
+        for peer in (known._replace(uid=0), known):
+            bare.ids["b"] = peer
+            bare.send("a", "b", f"{number}".encode())
+            bare.world.run_for(s=0.1)
+    assert bare.inboxes["b"].control == [b"<0", b"<0", b"<1", b"<1", b"<2", b"<2"]
+    assert bare.inboxes["b"].refused == []
+
+
 def test_opening_again_under_another_uid_introduces_it_on_new_links() -> None:
     bare = Bare()
     bare.send("a", "b", b"0")

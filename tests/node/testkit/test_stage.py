@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 
 import pytest
 
 from node.errors import AddressInUseError
 from node.testkit.stage import SimNode, Stage
 from node.testkit.timeline import Trace, WorldError
-from tests.node.testkit.bare import Bare
+from tests.node.testkit.bare import Bare, run_script
 
 SCENARIO = """
 import random
@@ -41,14 +38,7 @@ print(world.trace_hash(), world.network.frames_delivered)
 
 
 def _scenario(seed: int, hash_seed: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", SCENARIO.format(seed=seed)],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    ).stdout
+    return run_script(SCENARIO.format(seed=seed), hash_seed)
 
 
 def test_one_seed_gives_one_trace_in_any_process() -> None:

@@ -7,12 +7,16 @@ import asyncio
 import pytest
 
 from node.actor import Actor, Terminated, on
+from node.errors import SettingsError
 from node.messages import Ask, message
 from node.ref import ActorRef
-from node.testkit.checkers import StepLog
+from node.settings import Settings
+from node.system import ActorSystem
+from node.testkit.checkers import StepLog, TwoOnlyWhileViewsDiffer, check_one_view
 from node.testkit.subject import Subject, Toil, Work
 from node.testkit.timeline import WorldError
 from node.testkit.world import World
+from tests.node.testkit.bare import run_script
 
 
 @message("tests.testkit.remind-in")
@@ -167,3 +171,128 @@ def test_one_seed_gives_one_trace() -> None:
 
     assert run(3) == run(3)
     assert run(3) != run(4)
+
+
+# -- clusters
+
+
+def _counting(nodes: int | str, *, seed: int = 5, one_host: bool = False) -> tuple[World, StepLog]:
+    """A cluster in which every node is ready to host the singleton `subject`."""
+
+    def setup(system: ActorSystem) -> None:
+        system.cluster.singleton.start(type_name="subject", actor=Subject, args=(log,))
+
+    world = World(seed, nodes, one_host=one_host, setup=setup)
+    log = StepLog(world)
+    TwoOnlyWhileViewsDiffer().attach(world, log, "subject")
+    return world, log
+
+
+def _host(world: World, log: StepLog) -> str:
+    world.run_until(lambda: len(log.running()) == 1)
+    return log.running()[0].node
+
+
+def test_five_nodes_become_one_cluster_with_one_instance() -> None:
+    world, log = _counting(5)
+    with world:
+        world.until_all_up()
+        host = _host(world, log)
+        world.run_for(s=30.0)
+        check_one_view(world)
+        assert [instance.node for instance in log.running()] == [host]
+        assert log.overlaps() == []
+
+
+def test_a_proven_crash_moves_the_instance_at_once() -> None:
+    world, log = _counting(3, one_host=True)
+    with world:
+        world.until_all_up()
+        host = _host(world, log)
+        crashed_at = world.now
+        world.crash(host)
+        assert _host(world, log) != host
+        assert world.now - crashed_at < 0.1
+        world.until_all_up()
+        world.restart(host)
+        world.until_all_up()
+        assert len(world.running) == 3
+
+
+def test_a_leave_moves_the_instance_and_ends_the_process_with_a_reason() -> None:
+    world, log = _counting("x y z")
+    with world:
+        world.until_all_up()
+        host = _host(world, log)
+        ended = world.leave(host)
+        assert ended.exit_code == 0
+        assert world[host].ended is ended
+        assert _host(world, log) != host
+        assert log.overlaps() == []
+
+
+def test_every_node_has_its_own_settings_and_actors_of_others_answer() -> None:
+    with World(2, "a b c d", settings=Settings(roles=("web",)), seeds="b") as world:
+        world.until_all_up()
+        assert {world.settings_of(node).name for node in world} == set("abcd")
+        assert {world.settings_of(node).seeds for node in world} == {("10.0.0.2:25520",)}
+        view = world["c"].view
+        assert view is not None
+        assert {member.roles for member in view.members} == {("web",)}
+        world.spawn(Reminder, None, name="far", node="d")
+        far = world["a"].system.resolve(f"{world['d'].address}/user/far")
+        assert world.run(far.ask(Pending()), node="a") == 0
+
+
+def test_not_all_up_says_what_is_amiss() -> None:
+    with World(1, "a b c") as world:
+        world.partition("a b | c")
+        with pytest.raises(WorldError, match=r"not all up within 20\.0 s:\n  "):
+            world.until_all_up(within_s=20.0)
+
+
+def test_a_node_that_is_absent_or_cannot_start_is_told_apart() -> None:
+    with World(1, "a b c", absent="c") as world:
+        world.until_all_up()
+        with pytest.raises(WorldError, match="c does not run, start it first"):
+            world.system("c")
+        world.start("c")
+        world.until_all_up()
+        assert world.system("c") is world["c"].system
+
+    def refuse(_system: ActorSystem) -> None:
+        raise SettingsError("not like this")
+
+    with World(1, "a b", setup=refuse) as world:
+        with pytest.raises(WorldError, match="b did not start: not like this"):
+            world.system("b")
+        assert isinstance(world["b"].error, SettingsError)
+
+
+CLUSTER = """
+import logging
+from tests.node.testkit.test_world import _counting, _host
+
+logging.disable(logging.CRITICAL)
+world, log = _counting(5, seed={seed}, one_host={one_host})
+with world:
+    world.until_all_up()
+    world.crash(_host(world, log))
+    world.run_until(lambda: len(log.running()) == 1)
+    world.partition("a b | c d e")
+    world.run_for(s=20.0)
+    world.heal_all()
+    world.pause(world.running[0], s=3.0)
+    world.run_for(s=20.0)
+    print(world.trace_hash(), len(log.steps), world.network.frames_delivered)
+"""
+
+
+@pytest.mark.parametrize("one_host", [False, True])
+def test_a_cluster_under_faults_has_one_trace_per_seed_in_any_process(one_host: bool) -> None:
+    def run(seed: int, hash_seed: str) -> str:
+        return run_script(CLUSTER.format(seed=seed, one_host=one_host), hash_seed)
+
+    first = run(1, "0")
+    assert run(1, "4242") == first
+    assert run(2, "0") != first

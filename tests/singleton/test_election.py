@@ -1,0 +1,108 @@
+"""Who may host, who does, who is asked; and settings that cannot work.
+
+Guards I-34, I-35, I-37, I-38.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gossip.membership import Member, NodeId, Status
+from singleton.election import elected, eligible, in_reach, peers_to_ask
+from singleton.settings import SingletonSettings
+from tests.singleton.worlds import TYPE, A, B, C, member, node, view
+
+WORKERS = [member("a"), member("b", roles=("worker",)), member("c", roles=("worker",))]
+
+
+def host(
+    members: list[Member],
+    *,
+    role: str | None = None,
+    unreachable: str = "",
+    holders: tuple[NodeId, ...] = (),
+    withdrawn: tuple[NodeId, ...] = (),
+    me: str = "c",
+) -> NodeId | None:
+    """Who is elected by the view of `me`."""
+    reach = in_reach(view(me, members, unreachable=unreachable))
+    candidates = eligible(reach, TYPE, role, holders=holders, withdrawn=withdrawn)
+    found = elected(candidates, holders)
+    return None if found is None else found.id
+
+
+@pytest.mark.parametrize(
+    ("expected", "case"),
+    [
+        (A, {}),  # the oldest
+        (B, {"role": "worker"}),  # the oldest with the role, not "the oldest if it has it"
+        (B, {"unreachable": "a"}),
+        (C, {"unreachable": "a b c"}),  # what others say of us does not bind us
+        (None, {"role": "nobody's"}),
+        (B, {"withdrawn": (A,)}),
+        (C, {"holders": (C,)}),  # a running host is not displaced
+        (B, {"holders": (C, B)}),  # of two hosts the older
+        (A, {"holders": (C,), "withdrawn": (C,)}),
+        (B, {"holders": (A, B), "unreachable": "a"}),
+        (A, {"holders": (C,), "unreachable": "c", "me": "a"}),
+    ],
+)
+def test_elected(expected: NodeId | None, case: dict[str, Any]) -> None:
+    assert host(WORKERS, **case) == expected
+
+
+def test_age_decides_and_not_the_address() -> None:
+    assert host([member("a", 3), member("b", 2), member("c", 2)]) == B
+
+
+@pytest.mark.parametrize("status", [each for each in Status if each is not Status.UP])
+def test_only_members_that_are_up_are_elected(status: Status) -> None:
+    assert host([member("a", status=status), member("b")]) == B
+
+
+def test_a_member_without_an_age_takes_part_in_no_election() -> None:
+    assert host([member("a", 0), member("b")]) == B
+
+
+def test_only_members_that_host_the_type_are_elected_but_a_host_is_one() -> None:
+    members = [replace(member("a"), types=("singleton:other",)), member("b")]
+    assert host(members) == B
+    assert host(members, holders=(A,)) == A
+
+
+def test_everybody_whose_instance_may_be_alive_is_asked() -> None:
+    members = [
+        member("a"),
+        member("b", types=()),
+        member("c", status=Status.LEAVING),
+        member("d", status=Status.EXITING),
+        member("e", status=Status.WEAKLY_UP, up_number=0),
+        member("f", status=Status.DOWN),
+        member("g"),
+    ]
+    seen = view("a", members, unreachable="b g")
+    assert peers_to_ask(seen, None, [node("z")]) == {node(name) for name in "bcdgz"}
+    assert peers_to_ask(seen, "worker", []) == set()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("hand_over_timeout_s", 0.0),
+        ("hand_over_timeout_s", float("nan")),
+        ("hand_over_timeout_s", float("inf")),
+        ("ask_resend_s", 10.0),
+        ("restart_backoff_s", 0.5),
+        ("restart_backoff_s", 31.0),
+        ("claim_timeout_s", 2.0),
+        ("buffer_size", 0),
+        ("former_max", -1),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_by_name(field: str, value: float) -> None:
+    wrong: dict[str, Any] = {field: value}
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        SingletonSettings(**wrong)

@@ -1,0 +1,107 @@
+"""Random joins, crashes, leaves and cuts, many seeds; then calm, and one view is demanded.
+
+Checked at every step: two instances only while the views differ. Checked in the end: one view, one
+host. `make test` runs 100 seeds, `make test-long` 2,000.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from node.testkit import CheckFailedError, check_one_view
+from tests.conftest import HowMany
+from tests.stories.subject import Story
+
+NAMES = "abcde"
+FAULTS = ("crash", "silent crash", "restart", "leave", "pause", "cut", "start", "lossy")
+
+
+class Campaign(Story):
+    """One seeded run; `did` counts what happened in it."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(f"campaign {seed}")
+        self.did: Counter[str] = Counter()
+        self.together = self.dice.random() < 0.5
+        super().__init__(
+            seed,
+            nodes=" ".join(NAMES),
+            seeds="a b c",
+            one_host=self.together,
+            into_cut=self.dice.choice(["held", "lost"]),
+            start_spread_s=self.dice.choice([0.0, 0.3, 2.0]),
+        )
+
+    def faults(self) -> None:
+        """Six faults, a moment apart."""
+        for _ in range(6):
+            self.run_for(s=self.dice.choice([0.01, 0.3, 1.0, 4.0, 12.0]))
+            self.fault(self.dice.choice(FAULTS), self.dice.choice(NAMES))
+
+    def fault(self, kind: str, name: str) -> None:
+        """Do one thing to one node, if it can be done."""
+        node = self[name]
+        if kind == "start":
+            if not node.running and not node.is_due:
+                self.did[kind] += 1
+                self.start(name)
+            return
+        if not node.running or node.paused or node.built is None:
+            return
+        others_run = len(self.running) > 2
+        match kind:
+            case "crash" if others_run:
+                self.crash(name)
+            case "silent crash" if others_run and not self.together:
+                self.crash(name, silent=True)
+            case "restart":
+                self.restart(name)
+            case "leave" if others_run:
+                system = node.system
+                node.call(lambda: node.loop.create_task(system.leave()))
+            case "pause":
+                self.pause(name, s=self.dice.choice([0.3, 1.0, 5.0]))
+            case "cut":
+                self.cut(name)
+                self.after(self.dice.choice([0.5, 3.0, 20.0]), self.heal, name)
+            case "lossy":
+                self.shape(name, loss=0.2)
+            case _:
+                return
+        self.did[kind] += 1
+
+    def calm(self) -> None:
+        """Faults end, every seat is taken again, and time passes."""
+        self.run_for(s=25)
+        self.heal_all()
+        self.shape(loss=0.0)
+        for name in NAMES:
+            if not self[name].running and not self[name].is_due:
+                self.start(name)
+        self.until_all_up(within_s=60)
+        self.until_hosted(within_s=30)
+        self.run_for(s=5)
+        check_one_view(self)
+        assert len(self.hosts) == 1
+
+
+def run_seed(seed: int) -> Counter[str]:
+    """One run; raises with the seed in the text when a checker finds something."""
+    with Campaign(seed) as world:
+        world.faults()
+        world.calm()
+        return world.did
+
+
+def test_campaign(how_many: HowMany) -> None:
+    did: Counter[str] = Counter()
+    for seed in range(how_many(short=100, long=2_000)):
+        try:
+            did.update(run_seed(seed).keys())
+        except (CheckFailedError, AssertionError) as error:
+            pytest.fail(f"seed {seed}: {error}")
+    # Each kind of fault must really have happened, or the runs show less than they say.
+    assert set(did) == set(FAULTS), did

@@ -1,0 +1,155 @@
+"""Joining, founding and healing of whole nodes in virtual time (I-71, I-74, I-75, I-82, I-83)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from node import Settings
+from node.testkit import check_one_view
+from node.testkit.stage import Where
+from tests.stories.subject import Story
+
+
+class TwoFounders(Story):
+    """a and d found by their operators' word."""
+
+    def settings_of(self, where: Where) -> Settings:
+        """As ever, but for `found`."""
+        return replace(super().settings_of(where), found=self[where].name in "ad")
+
+
+def clusters(world: Story) -> set[int]:
+    """The clusters that running nodes are in."""
+    return {view.cluster_id for view in world.views().values() if view is not None}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_symmetric_seeds_form_exactly_one_cluster(seed: int) -> None:
+    with Story(seed, nodes=5, seeds="a b c d e", start_spread_s=0.3) as world:
+        world.until_all_up(within_s=10)
+        assert len(clusters(world)) == 1
+
+
+def test_cut_and_heal_the_views_merge() -> None:
+    with Story(nodes=5) as world:
+        world.ready()
+        world.partition("a b | c d e")
+        world.run_for(s=40)
+        view = world["a"].view
+        assert view is not None
+        assert len(view.unreachable) == 3
+        world.heal_all()
+        world.until_all_up(within_s=10)
+        assert len(clusters(world)) == 1
+
+
+def test_a_partition_of_any_length_heals() -> None:
+    """I-74: unreachable members are re-dialled for ever."""
+    with Story(nodes=3, watch=False) as world:
+        world.ready()
+        world.cut("a")
+        world.run_for(s=3600)
+        world.heal_all()
+        world.until_all_up(within_s=5)
+
+
+def test_restart_on_the_same_address_after_the_old_one_is_gone() -> None:
+    with Story(nodes=3, one_host=True) as world:
+        world.ready()
+        world.crash("b")
+        world.until_all_up(within_s=5)
+        world.restart("b")
+        world.until_all_up(within_s=5)
+        assert len(clusters(world)) == 1
+
+
+def test_restart_on_the_same_address_before_the_old_one_is_gone() -> None:
+    with Story(nodes=3) as world:
+        world.ready()
+        world.restart("b")
+        world.until_all_up(within_s=5)
+        assert len(clusters(world)) == 1
+
+
+def test_a_restarted_seed_alone_behind_a_partition_founds_nothing() -> None:
+    """Model D1: the worst of all, two clusters and two hosts for ever."""
+    with Story(nodes=3, seeds="a") as world:
+        world.ready()
+        world.cut("a")
+        world.restart("a", after_s=1)
+        world.run_for(s=60)
+        assert world["a"].view is None
+        assert len(clusters(world)) == 1
+        world.heal_all()
+        world.until_all_up(within_s=10)
+
+
+def test_all_seeds_restarted_on_one_side_found_nothing_either() -> None:
+    """Model H1: every seed is looking, but the remembered members do not answer."""
+    with Story(nodes=5, seeds="a b") as world:
+        world.ready()
+        world.partition("a b | c d e")
+        world.restart(["a", "b"])
+        world.run_for(s=60)
+        assert world["a"].view is None
+        assert world["b"].view is None
+        world.heal_all()
+        world.until_all_up(within_s=20)
+        assert len(clusters(world)) == 1
+
+
+def test_the_first_seed_restarts_into_the_living_cluster() -> None:
+    with Story(nodes=4, seeds="a") as world:
+        world.ready()
+        before = clusters(world)
+        world.restart("a", after_s=2)
+        world.run_for(s=3)
+        world.until_all_up(within_s=10)
+        assert clusters(world) == before
+
+
+def test_a_stale_join_after_the_heal_admits_nobody() -> None:
+    """The frames of a joiner that died behind a cut arrive after the heal."""
+    with Story(nodes="a b c d", seeds="a", absent="d") as world:
+        world.until_all_up()
+        world.cut("d")
+        world.start("d")
+        world.run_for(s=3)
+        world.crash("d", silent=True)
+        world.heal_all()
+        world.run_for(s=20)
+        check_one_view(world)
+        assert {node.name for node in world.running} == {"a", "b", "c"}
+
+
+def test_a_one_way_joiner_never_enters_the_view() -> None:
+    """It is heard, but hears nobody: no round trip, no admission."""
+    with Story(nodes="a b c d", seeds="a", absent="d", into_cut="lost") as world:
+        world.until_all_up()
+        world.cut(["a", "b", "c"], to="d")  # nothing reaches d
+        world.start("d")
+        world.run_for(s=20)
+        view = world["a"].view
+        assert view is not None
+        assert len(view.members) == 3
+        world.heal_all()
+        world.until_all_up(within_s=10)
+
+
+def test_two_clusters_meet_and_do_not_merge() -> None:
+    """I-75: both report it, the smaller one stops as a whole."""
+
+    with TwoFounders(nodes="a b c d e", seeds="a d", watch=False) as world:
+        world.partition("a b c | d e")
+        world.run_for(s=10)
+        assert len(clusters(world)) == 2
+        world.heal_all()
+        world.run_for(s=15)
+        assert {node.name for node in world.running} == {"a", "b", "c"}
+        assert len(clusters(world)) == 1
+        for name in "de":
+            ended = world[name].ended
+            assert ended is not None
+            assert ended.exit_code == 12
