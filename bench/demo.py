@@ -202,5 +202,6 @@ def _mark(
 
 if __name__ == "__main__":
     # An exception, unlike the default, runs what ends the members.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     sys.exit(main())

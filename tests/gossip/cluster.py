@@ -60,6 +60,7 @@ class Cluster:
         self.loss = 0.0
         self.sent = 0
         self.log: list[tuple[str, NodeId, object]] | None = None
+        self.observer: Callable[[str, Node, list[object]], None] | None = None
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._fifo: dict[tuple[str, str], float] = {}
@@ -198,6 +199,8 @@ class Cluster:
         return best, who
 
     def _perform(self, name: str, node: Node, effects: list[object]) -> None:
+        if self.observer is not None:
+            self.observer(name, node, effects)
         frames: dict[NodeId, list[object]] = {}
         for effect in effects:
             match effect:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -65,7 +67,7 @@ def test_the_greatest_number_acting_at_once(history: str, most: int) -> None:
     assert acting_max(_history(history)) == most
 
 
-def _view(own: int, members: str = "1 2 3", **changes: object) -> MembershipView:
+def _view(own: int, members: str = "1 2 3", **changes: Any) -> MembershipView:
     ids = [NodeId("10.0.0.1", 25520, int(uid)) for uid in members.split()]
     view = MembershipView(
         self_id=NodeId("10.0.0.1", 25520, own),
@@ -76,7 +78,7 @@ def _view(own: int, members: str = "1 2 3", **changes: object) -> MembershipView
         ),
         leader=ids[0],
     )
-    return replace(view, **changes)  # type: ignore[arg-type]
+    return replace(view, **changes)
 
 
 def _aged(view: MembershipView, *ages: int) -> MembershipView:
@@ -112,7 +114,7 @@ def test_one_view_names_what_differs(third: MembershipView | None, words: str) -
 def test_check_one_view_looks_at_the_running_nodes_of_a_world() -> None:
     bare = Bare(3)
     for number, node in enumerate(bare.world):
-        node.read_view = lambda own=number + 1: _view(own)  # type: ignore[misc]
+        node.read_view = functools.partial(_view, number + 1)
     check_one_view(bare.world)
     bare.world.crash("c")
     with pytest.raises(CheckFailedError, match="3 does not run any more"):
@@ -163,7 +165,7 @@ def test_the_attached_checker_sees_instances_and_views_of_a_world() -> None:
     world = bare.world
     views = {"a": _view(1, "1 2"), "b": _view(2, "1 2")}
     for node in world:
-        node.read_view = lambda name=node.name: views[name]  # type: ignore[misc]
+        node.read_view = functools.partial(views.__getitem__, node.name)
     log = StepLog(world)
     TwoOnlyWhileViewsDiffer().attach(world, log, "s")
     first = world["a"].call(log.begin, "s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
@@ -162,13 +163,17 @@ def test_the_kernel_tells_watchers_on_its_host_that_a_process_ended() -> None:
     world = bare.world
     told: list[tuple[str, float]] = []
     facts = world["b"].environment.host
+
+    def tell(name: str) -> None:
+        told.append((name, world.now))
+
     for name in "ac":
         watch = world[name].environment.processes
         assert watch.watch(
             bare.ids["b"],
             facts.pid,
             facts.start_ticks,
-            lambda name=name: told.append((name, world.now)),  # type: ignore[misc]
+            functools.partial(tell, name),
         )
     world["c"].environment.processes.unwatch(bare.ids["b"])
     world.pause("b", s=1.0)
@@ -185,7 +190,7 @@ def test_the_kernel_tells_watchers_on_its_host_that_a_process_ended() -> None:
         bare.ids["b"],
         facts.pid,
         facts.start_ticks,
-        lambda: told.append(("late", world.now)),
+        functools.partial(tell, "late"),
     )
     world.run_for(s=1.0)
     assert told[1][0] == "late"

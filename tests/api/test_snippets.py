@@ -1,0 +1,138 @@
+"""Snippets 1, 2, 3 (without its lease) and 5 of the API run as they are written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from node import (
+    ActorSystem,
+    AskTimeoutError,
+    DeadActorError,
+    MessageError,
+    Settings,
+    SettingsError,
+    UnhandledMessageError,
+)
+from node.testkit import World
+from tests.api.snippets import (
+    Add,
+    Counter,
+    Greet,
+    Greeted,
+    Hello,
+    JobScheduler,
+    Pending,
+    Reminded,
+    Reminder,
+    RemindIn,
+    Schedule,
+)
+
+
+async def test_an_actor_locally() -> None:
+    """Snippet 1: no port, no sockets."""
+    async with ActorSystem() as system:
+        hello = system.spawn(Hello, "world", name="hello")  # Hello("world"), built where it runs
+        hello.tell(Greet())
+        assert await hello.ask(Greeted()) == "hello world"
+        assert hello.path == "/user/hello"
+
+
+async def test_three_ways_to_start_are_the_same() -> None:
+    async with ActorSystem(Settings(name="one")) as one:
+        assert one.settings.name == "one"
+    two = await ActorSystem.start(name="two")
+    assert await two.spawn(Counter).ask(Add(1)) == 1
+    await two.leave()
+    assert (await two.terminated).exit_code == 0
+
+
+async def test_ask_typed() -> None:
+    """Snippet 2: mypy knows that this is an int."""
+    async with ActorSystem() as system:
+        counter = system.spawn(Counter, 40)
+        n: int = await counter.ask(Add(2))
+        assert n == 42
+
+
+async def test_errors_of_an_ask() -> None:
+    async with ActorSystem() as system:
+        counter = system.spawn(Counter)
+        with pytest.raises(UnhandledMessageError, match="Schedule"):
+            await counter.ask(Schedule("42"))
+        with pytest.raises(MessageError, match=r"Add\.amount"):
+            await counter.ask(Add("two"))  # type: ignore[arg-type]  # the wrong type is the test
+        system.stop(counter)
+        await system.runtime.stopped(counter)
+        with pytest.raises(DeadActorError):
+            await counter.ask(Add(1))
+        silent = system.resolve("/user/nobody")
+        with pytest.raises(DeadActorError):
+            await silent.ask(Add(1))
+        assert issubclass(AskTimeoutError, TimeoutError)
+
+
+async def test_a_singleton() -> None:
+    """Snippet 3 at level none: from any node, buffered while there is no host."""
+    async with ActorSystem(port=0, found=True) as first:
+        scheduler = first.cluster.singleton.start(type_name="job-scheduler", actor=JobScheduler)
+        assert await scheduler.ask(Schedule("42")) == "queued 42"
+        seed = first.cluster.self_id.address
+        async with ActorSystem(port=0, seeds=[seed]) as second:
+            from_there = second.cluster.singleton.start(
+                type_name="job-scheduler", actor=JobScheduler
+            )
+            assert await from_there.ask(Schedule("43")) == "queued 43"
+            await second.cluster.up(2)
+            await first.leave()
+            assert await from_there.ask(Schedule("44")) == "queued 44"
+            rows = second.cluster.singletons_state()
+            assert [row["state"] for row in rows] == ["running"]
+
+
+def test_reminder_comes_after_an_hour() -> None:
+    """Snippet 5: in virtual time, without a plugin."""
+    with World(seed=1) as world:  # one node; World(seed=1, nodes="a b c") for a cluster
+        probe = world.probe()
+        reminder = world.spawn(Reminder, probe.ref)
+        reminder.tell(RemindIn(3600.0))
+        world.run_for(s=3599)
+        assert probe.messages == []
+        world.run_for(s=2)
+        assert probe.messages == [Reminded()]
+        assert world.run(reminder.ask(Pending())) == 0  # a coroutine, run in virtual time
+
+
+def test_a_local_system_has_no_cluster() -> None:
+    system = ActorSystem()
+    with pytest.raises(SettingsError, match="port="):
+        _ = system.cluster
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"port": 70_000}, "port=70000"),
+        ({"seeds": ["a:1"]}, "without port"),
+        ({"port": 0}, "found=True"),
+        ({"colour": "red"}, "colour"),
+        ({"port": 0, "found": True, "preset": "moon"}, "preset='moon'"),
+        ({"hand_over_timeout_s": -1.0}, "hand_over_timeout_s=-1.0"),
+        ({"ack_timeout_s": 9.0}, "ack_timeout_s=9.0"),
+    ],
+)
+def test_a_wrong_setting_stops_the_construction(kwargs: dict[str, Any], words: str) -> None:
+    """I-148, I-149: it names key, value and mend."""
+    with pytest.raises(SettingsError) as caught:
+        ActorSystem(**kwargs)
+    assert words in str(caught.value)
+
+
+async def test_leave_is_waited_for_by_all_who_call_it() -> None:
+    system = await ActorSystem.start(port=0, found=True)
+    await asyncio.gather(system.leave(), system.leave())
+    ended = await system.terminated
+    assert ended.exit_code == 0
