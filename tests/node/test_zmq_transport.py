@@ -164,10 +164,11 @@ async def test_a_burst_larger_than_all_buffers_arrives_whole() -> None:
     async with Stage() as stage:
         a, b = await stage.node(1), await stage.node(2, limits=limits(drain_frames_max=1))
         meet(a, b)
-        payloads = [bytes([number]) * 200_000 for number in range(200)]
+        payloads = [b"%06d" % number * 3000 for number in range(1500)]  # 27 MB, three a frame
         for payload in payloads:
             a.transport.send_data(b.id, payload)
-        await b.inbox.until_data(200)
+        await a.transport.flush(WAIT_S)
+        await b.inbox.until_data(500)
         assert b.inbox.data_bytes() == b"".join(payloads)
         assert not a.inbox.dropped
 
@@ -903,10 +904,11 @@ async def test_what_was_flushed_arrives_although_the_node_closes_at_once() -> No
             a = await stage.node(1 + number)
             meet(a, b)
             a.transport.send_control(b.id, b"I leave")
-            a.transport.send_data(b.id, b"and take nothing")
+            for _ in range(10):
+                a.transport.send_data(b.id, b"and take nothing" * 4000)
             await a.transport.flush(WAIT_S)
             await a.transport.close()
-        await b.inbox.until(lambda: len(b.inbox.control) == 20 and len(b.inbox.data) == 20)
+        await b.inbox.until(lambda: len(b.inbox.control) == 20 and len(b.inbox.data) == 200)
         assert not b.inbox.refused
 
 
