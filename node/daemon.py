@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import struct
 from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
@@ -39,7 +38,6 @@ from singleton.effects import RouteSingleton, StartInstance, StopInstance
 
 logger = logging.getLogger(__name__)
 
-DATA_HEAD = struct.Struct("!Q")
 DIALS_MAX = 256
 
 
@@ -241,7 +239,7 @@ class Daemon:
 
     def data_head(self) -> bytes:
         """Every data frame names its cluster."""
-        return DATA_HEAD.pack(self._core.head.cluster_id)
+        return wire.encode_data_head(self._core.head.cluster_id)
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
         """A control frame: decode, count what is not ours, feed the rest."""
@@ -258,16 +256,17 @@ class Daemon:
 
     def data_frame(self, sender: NodeId, frame: bytes) -> None:
         """A data frame: of our cluster, from a process that is not gone."""
-        if len(frame) < DATA_HEAD.size:
-            self.frame_refused(Lane.DATA, "malformed", f"a data frame of {len(frame)} bytes")
+        try:
+            cluster_id = wire.decode_data_head(frame)
+        except wire.WireError as error:
+            self.frame_refused(Lane.DATA, error.reason, error.detail)
             return
-        (cluster_id,) = DATA_HEAD.unpack_from(frame)
         if cluster_id != self._core.head.cluster_id or cluster_id == 0:
             self.frame_refused(Lane.DATA, "foreign-cluster", f"cluster {cluster_id:016x}")
         elif sender in self._gone:
             self.frame_refused(Lane.DATA, "frame-from-gone", str(sender))
         else:
-            self._runtime.deliver_frame(sender, frame[DATA_HEAD.size :])
+            self._runtime.deliver_frame(sender, frame[wire.DATA_HEAD.size :])
 
     def link_lost(self, peer: NodeId, lane: Lane) -> None:
         """An established link ended; the control lane's is evidence."""

@@ -1,4 +1,4 @@
-"""Control frames ↔ messages: a fixed head, then concatenated msgpack `[tag, fields]`.
+"""Frames of both lanes begin with a fixed head; control messages follow as `[tag, fields]`.
 
 Decides the tags (append-only: a tag is never given to another message) and what a frame may be:
 an unknown tag, a field of the wrong type or a broken frame is reported, never raised. Does not
@@ -20,6 +20,8 @@ from singleton import messages as s
 WIRE_VERSION = 1
 HEAD = struct.Struct("!2sBxQQQQ")
 MAGIC = b"TC"
+DATA_HEAD = struct.Struct("!2sBxQ")
+DATA_MAGIC = b"TD"
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 MESSAGES_PER_FRAME_MAX = 4096
 
@@ -73,6 +75,29 @@ def encode_head(head: g.Head) -> bytes:
         head.reach_digest,
         head.counter,
     )
+
+
+def encode_data_head(cluster_id: int) -> bytes:
+    """The head of each data frame: it names its cluster.
+
+    Both heads begin with a letter, so no frame can be taken for an introduction (`node.hello`).
+    """
+    return DATA_HEAD.pack(DATA_MAGIC, WIRE_VERSION, cluster_id)
+
+
+def decode_data_head(frame: bytes) -> int:
+    """The cluster id of a data frame; its envelopes begin at `DATA_HEAD.size`.
+
+    Raises `WireError` when it is no data frame of ours.
+    """
+    if len(frame) < DATA_HEAD.size:
+        raise WireError("malformed", f"a data frame of {len(frame)} bytes")
+    magic, version, cluster_id = DATA_HEAD.unpack_from(frame)
+    if magic != DATA_MAGIC:
+        raise WireError("malformed", f"a data frame that begins with {magic!r}")
+    if version != WIRE_VERSION:
+        raise WireError("wire-version", f"wire version {version}, ours is {WIRE_VERSION}")
+    return int(cluster_id)
 
 
 def encode(message: object) -> bytes:

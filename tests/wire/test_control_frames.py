@@ -13,6 +13,7 @@ from gossip import messages as g
 from gossip.membership import Member, NodeId, Status
 from node import wire
 from node.errors import MessageError
+from node.hello import MAGIC_FIRST
 from node.schema import schema_of
 
 HEAD = g.Head(0x0102030405060708, 0x1112131415161718, 0x2122232425262728, 42)
@@ -41,6 +42,23 @@ def test_golden_bytes(message: object) -> None:
     packed = wire.encode(message)
     assert packed.hex() == GOLDEN[message]
     assert wire.decode(HEAD_BYTES + packed) == (HEAD, [message], [])
+
+
+def test_no_head_can_be_taken_for_an_introduction() -> None:
+    """Whatever the cluster id: one in 256 begins with the first byte of a Hello."""
+    for cluster_id in (MAGIC_FIRST[0] << 56, 1, (1 << 64) - 1):
+        for head in (
+            wire.encode_data_head(cluster_id),
+            wire.encode_head(g.Head(cluster_id=cluster_id)),
+        ):
+            assert head[:1] != MAGIC_FIRST
+        assert wire.decode_data_head(wire.encode_data_head(cluster_id) + b"x") == cluster_id
+
+
+@pytest.mark.parametrize("frame", [b"", b"TD\x01", b"TC" + bytes(10), b"TD\x02" + bytes(9)])
+def test_a_data_frame_without_our_head_is_refused(frame: bytes) -> None:
+    with pytest.raises(wire.WireError):
+        wire.decode_data_head(frame)
 
 
 def test_tags_are_unique_and_known() -> None:
