@@ -191,6 +191,15 @@ class ReachabilityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvergenceBlocked:
+    """These members are unreachable and undecided, so nobody becomes up and nobody leaves; said
+    after a while and then once a minute."""
+
+    members: tuple[NodeId, ...]
+    explain: str
+
+
+@dataclass(frozen=True, slots=True)
 class IslandMet:
     """Another cluster bears our name; they are never merged, the smaller one stops."""
 

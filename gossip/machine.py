@@ -24,6 +24,7 @@ from gossip.dissemination import Rumour
 from gossip.effects import Paused
 from gossip.events import (
     CloseLinks,
+    ConvergenceBlocked,
     Dialled,
     Exit,
     LeaveRequested,
@@ -69,6 +70,7 @@ from gossip.settings import GossipSettings
 
 INCARNATION_JUMP_MAX = 1 << 32
 CLOSE_DELAY_S = 1.0
+BLOCKED_REPEAT_S = 60.0
 SETTLE_STEPS_MAX = 64
 EXIT_BY_CAUSE = {
     Cause.LEFT: (0, "left"),
@@ -121,6 +123,7 @@ class GossipMachine:
         self._sync_at = -math.inf
         self._push_pull_at = math.inf
         self._leave_by = math.inf
+        self._blocked_at = math.inf  # when it is due to be said who blocks convergence
         self._leader: NodeId | None = None
         self._view: MembershipView | None = None
         self._view_key: object = None
@@ -190,6 +193,7 @@ class GossipMachine:
             self._gossip_at,
             self._push_pull_at,
             self._leave_by,
+            self._blocked_at,
             min(self._closing.values(), default=math.inf),
             self._patience_deadline(),
         )
@@ -598,6 +602,10 @@ class GossipMachine:
         for node in sorted(n for n, at in self._closing.items() if now >= at):
             del self._closing[node]
             ground.out.append(CloseLinks(node))
+        if now >= self._blocked_at:
+            self._blocked_at = now + BLOCKED_REPEAT_S
+            nodes = self._blockers(reports=False)
+            ground.publish(ConvergenceBlocked(nodes, self.explain(now)))
         if now >= self._leave_by:
             ground.out.append(Exit(0, "left; the others did not acknowledge it in time"))
 
@@ -687,6 +695,7 @@ class GossipMachine:
         if busy and ground.reachable_peers():
             self._gossip_at = min(self._gossip_at, now + ground.settings.gossip_interval_s)
         self._publish_view()
+        self._note_blocked(now)
         self._remember()
 
     def _look_again(self, now: float) -> None:
@@ -732,8 +741,11 @@ class GossipMachine:
                 return found
         return None
 
-    def _blockers(self) -> tuple[NodeId, ...]:
-        """Members for which the view has not converged, sorted."""
+    def _blockers(self, *, reports: bool = True) -> tuple[NodeId, ...]:
+        """Members for which the view has not converged, sorted.
+
+        reports: we lead, so that those whose report is missing count too.
+        """
         ground = self._ground
         blockers = []
         for node, member in ground.table.members.items():
@@ -745,7 +757,7 @@ class GossipMachine:
                 Status.JOINING,
             )
             silent = member.counts and node not in ground.unreachable and not self._has_seen(node)
-            if undecided or silent:
+            if undecided or (reports and silent):
                 blockers.append(node)
         return tuple(sorted(blockers))
 
@@ -820,8 +832,8 @@ class GossipMachine:
     def _publish_view(self) -> None:
         ground, table = self._ground, self._ground.table
         leads = self._leader == ground.self_id
-        blocked = self._blockers() if leads or ground.unreachable else ()
-        converged = not blocked if leads else not blocked and self._acked_counter >= table.counter
+        blocked = self._blockers(reports=leads)
+        converged = not blocked and (leads or self._acked_counter >= table.counter)
         suspects = self._prober.suspects
         key = (table.counter, ground.unreachable, suspects, self._leader, converged, blocked)
         if key == self._view_key:
@@ -841,6 +853,13 @@ class GossipMachine:
             version=self._view_version,
         )
         ground.publish(self._view)
+
+    def _note_blocked(self, now: float) -> None:
+        """An unreachable member that nobody decides about is named, soon and then again."""
+        if not self._blockers(reports=False):
+            self._blocked_at = math.inf
+        elif self._blocked_at == math.inf:
+            self._blocked_at = now + self._ground.settings.weakly_up_after_s
 
     def _remember(self) -> None:
         ground = self._ground

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from gossip.events import CloseLinks
 from gossip.ground import Ground
 from gossip.membership import NodeId, Status
 from gossip.messages import Ack, Gossip, Nack, Ping, PingRequest, Suspicion
@@ -336,6 +337,9 @@ class Prober:
         own = self._ground.table.records.get((self._ground.self_id, node))
         if own is None or not own.unreachable or own.subject_incarnation < member.incarnation:
             self._record(node, unreachable=True)
+            # Nothing gets through on this connection; a new dial notices the heal at once, where
+            # the old one would wait for TCP to try again.
+            self._ground.out.append(CloseLinks(node))
 
     def _record(self, node: NodeId, *, unreachable: bool) -> None:
         ground = self._ground

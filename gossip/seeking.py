@@ -48,15 +48,24 @@ class _Target:
     """An address that must answer before we may found."""
 
     address: Address
-    looking_at: float = -math.inf
+    answered_at: float = -math.inf  # it answered our question: it looks, and knows that we do
+    asked_at: float = -math.inf  # it asked us: it looks, but may not know of us yet
     nobody_at: float = -math.inf
-    asked_us: bool = False  # so it names us, and leaves the founding to us if ours is lower
+
+    @property
+    def asked_us(self) -> bool:
+        """So it names us, and leaves the founding to us if ours is lower."""
+        return self.asked_at > -math.inf
 
     def answered(self, now: float, valid_s: float) -> bool:
-        return now - max(self.looking_at, self.nobody_at) <= valid_s
+        # A question of its own is no answer: who sent it may have founded since, on the word of
+        # our kernel that nobody was here yet.
+        nobody_at = self.nobody_at if self.nobody_at >= self.asked_at else -math.inf
+        return now - max(self.answered_at, nobody_at) <= valid_s
 
     def looks(self, now: float, valid_s: float) -> bool:
-        return now - self.looking_at <= valid_s and self.looking_at >= self.nobody_at
+        looking_at = max(self.answered_at, self.asked_at)
+        return now - looking_at <= valid_s and looking_at >= self.nobody_at
 
 
 def parse_address(text: str) -> Address | None:
@@ -151,7 +160,7 @@ class Seeker:
     def void(self, now: float) -> None:
         """A pause of our own: every answer is old."""
         for target in self._targets.values():
-            target.looking_at = target.nobody_at = -math.inf
+            target.answered_at = target.nobody_at = -math.inf
         if self.looking:
             self.deadline = now
 
@@ -168,13 +177,14 @@ class Seeker:
         """A message to a looking process; what belongs to members is counted and dropped."""
         match message:
             case JoinRequest():
-                self._met_looking(sender, message.cluster_name, message.remembered, now)
-                target = self._targets.get((sender.host, sender.port))
+                target = self._met_looking(sender, message.cluster_name, message.remembered)
                 if target is not None:
-                    target.asked_us = True
+                    target.asked_at = now
                 self._ground.send(sender, LookingToo(self._ground.cluster_name, self._remembered))
             case LookingToo():
-                self._met_looking(sender, message.cluster_name, message.remembered, now)
+                target = self._met_looking(sender, message.cluster_name, message.remembered)
+                if target is not None:
+                    target.answered_at = now
             case JoinChallenge():
                 self._challenged(sender, message, now)
             case Welcome():
@@ -196,18 +206,16 @@ class Seeker:
             self._try_found(now)
 
     def _met_looking(
-        self, sender: NodeId, name: str, remembered: tuple[str, ...], now: float
-    ) -> None:
+        self, sender: NodeId, name: str, remembered: tuple[str, ...]
+    ) -> _Target | None:
         if name != self._ground.cluster_name:
             self._ground.counters["other-cluster-name"] += 1
-            return
-        target = self._targets.get((sender.host, sender.port))
-        if target is not None:
-            target.looking_at = now
+            return None
         for text in remembered[: self._ground.settings.remembered_max]:
             parsed = parse_address(text)
             if parsed is not None:
                 self._add_target(parsed)
+        return self._targets.get((sender.host, sender.port))
 
     def _heard_cluster(self, now: float) -> None:
         self._hold_until = now + self._ground.settings.heard_cluster_hold_s

@@ -14,9 +14,8 @@ import msgpack
 from gossip.membership import NodeId
 from node.environment import Lane
 
-# 0xc1 is the one byte that begins no msgpack value, so no payload is ever taken for a Hello.
+# 0xc1 is the one byte that begins no msgpack value; the heads of frames begin otherwise as well.
 MAGIC = b"\xc1tenure"
-MAGIC_FIRST = MAGIC[:1]
 
 HELLO_BYTES_MAX = 512
 HOST_LENGTH_MAX = 255

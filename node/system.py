@@ -21,6 +21,7 @@ from gossip.events import (
     Address,
     ClusterFounded,
     ClusterJoined,
+    ConvergenceBlocked,
     Exit,
     IslandMet,
     LeaveRequested,
@@ -360,6 +361,8 @@ class ActorSystem:
         me = view.by_id.get(view.self_id)
         if me is None or me.status is not Status.UP:
             return False, f"not up yet: {self.cluster.state()['explain']}"
+        if view.blocked_by and view.unreachable:
+            return True, f"up, but {self.cluster.state()['explain']}"
         return True, "up"
 
     # end
@@ -527,6 +530,9 @@ class ActorSystem:
                 self._say("joined", f"{fact.cluster_id:016x} {fact.by.address}")
             case IslandMet():
                 self._say("island_met", f"{fact.address} {fact.other_cluster_id:016x}")
+            case ConvergenceBlocked():
+                logger.warning("convergence is blocked", extra={"explain": fact.explain})
+                self._write("blocked", detail=" ".join(node.address for node in fact.members))
             case LookingFor():
                 self._say("looking", fact.explain)
 

@@ -33,7 +33,7 @@ import zmq
 from gossip.membership import NodeId
 from node.addresses import endpoint
 from node.environment import Inbox, Lane
-from node.hello import MAGIC_FIRST, Hello, HelloRefusal, unpack_hello
+from node.hello import MAGIC, Hello, HelloRefusal, unpack_hello
 from node.zmq_monitor import SocketMonitor
 
 _HANDSHAKE_FAILED = (
@@ -210,7 +210,7 @@ class Listener:
                 self._refuse("malformed", "a message of several parts")
                 continue
             connection = introduced.get(first)
-            if connection is None or frame[:1] == MAGIC_FIRST or not frame:
+            if connection is None or frame.startswith(MAGIC) or not frame:
                 self._take_unusual(first, frame, connection)
                 continue
             introduced.move_to_end(first)

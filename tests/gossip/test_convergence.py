@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gossip.effects import Paused
-from gossip.events import LeaveRequested, MemberChanged, PeerFrame, ProcessEnded
+from gossip.events import ConvergenceBlocked, LeaveRequested, MemberChanged, PeerFrame, ProcessEnded
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status, Tombstone
 from gossip.messages import Gossip, ViewSeen, ViewSeenAck
 from gossip.reachability import Record
@@ -127,6 +127,22 @@ def test_a_member_that_is_cut_off_blocks_joiners_until_they_are_weakly_up() -> N
     assert "10.0.0.3:25520" in cluster.nodes["a"].machine.explain(cluster.now)
     cluster.cuts.clear()
     cluster.run_until(cluster.all_up("a b c d"), within_s=10)
+
+
+def test_who_blocks_convergence_is_said_soon_and_then_each_minute() -> None:
+    """Review F24: nothing stands still without a word."""
+    cluster = formed("a b c")
+    cluster.cut("c", "a b")
+    cluster.run(200)
+    said = [fact for fact in cluster.nodes["b"].facts if isinstance(fact, ConvergenceBlocked)]
+    assert len(said) in (3, 4)
+    assert said[0].members == (cluster.nodes["c"].id,)
+    assert "10.0.0.3:25520 blocks convergence" in said[0].explain
+    cluster.cuts.clear()
+    cluster.run(200)
+    assert len([f for f in cluster.nodes["b"].facts if isinstance(f, ConvergenceBlocked)]) == len(
+        said
+    )
 
 
 def test_an_unreachable_joiner_is_removed() -> None:

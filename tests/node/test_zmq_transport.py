@@ -457,6 +457,21 @@ async def test_the_identity_of_a_connection_never_changes() -> None:
 
 
 @on_both_loops
+async def test_only_the_whole_magic_makes_an_introduction() -> None:
+    """A frame of an introduced connection may begin with any single byte."""
+    async with Stage() as stage:
+        b = await stage.node(2)
+        raw = stage.raw(b)
+        raw.send(hello(STRANGER))
+        frames = [bytes([first]) + b"x" for first in range(256)] + [MAGIC[:-1]]
+        for frame in frames:
+            raw.send(frame)
+        await b.inbox.until_control(len(frames))
+        assert [frame for _, frame in b.inbox.control] == frames
+        assert not b.inbox.refused
+
+
+@on_both_loops
 async def test_a_later_connection_replaces_the_earlier_one_in_whichever_order_they_are_read() -> (
     None
 ):

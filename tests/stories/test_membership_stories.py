@@ -50,7 +50,7 @@ def test_a_partition_of_any_length_heals() -> None:
     with Story(nodes=3, watch=False) as world:
         world.ready()
         world.cut("a")
-        world.run_for(s=3600)
+        world.run_for(s=900)
         world.heal_all()
         world.until_all_up(within_s=5)
 
@@ -136,6 +136,22 @@ def test_a_one_way_joiner_never_enters_the_view() -> None:
         assert len(view.members) == 3
         world.heal_all()
         world.until_all_up(within_s=10)
+
+
+@pytest.mark.parametrize("step", range(16))
+def test_a_joiner_cut_off_in_the_middle_of_its_admission_comes_in_later(step: int) -> None:
+    """Whatever the instant: request, challenge, echo or welcome lost. Where it had been admitted,
+    it was removed meanwhile, and comes back under a new uid."""
+    with Story(nodes="a b c d", seeds="a", absent="d", into_cut="lost") as world:
+        world.until_all_up()
+        world.start("d")
+        first = world["d"]
+        world.run_for(s=0.0003 * step)
+        world.cut("d")
+        world.run_for(s=40)
+        world.heal_all()
+        world.until_all_up(within_s=30)
+        assert first.running
 
 
 def test_two_clusters_meet_and_do_not_merge() -> None:
