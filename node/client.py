@@ -190,10 +190,8 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
                 Text(str(row["explain"] or "")),
             )
         console.print(table)
-    for blocker in cluster["blocked_by"]:
-        console.print(Text(f"waiting for {blocker}: no member can change its status", "yellow"))
-    if not cluster["members"]:
-        console.print(Text(f"in no cluster yet: {cluster['explain']}", "yellow"))
+    if not cluster["converged"]:
+        console.print(Text(cluster["explain"], "yellow"))
 
 
 def _title(cluster: dict[str, Any]) -> str:

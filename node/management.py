@@ -101,7 +101,11 @@ async def start_management(
         answer = routes.answer(
             Request(request.method, request.path, request.remote or "", request.headers)
         )
-        headers = {"Content-Type": answer.content_type, "Cache-Control": "no-store"}
+        headers = {
+            "Content-Type": answer.content_type,
+            "Cache-Control": "no-store",
+            "Server": "tenure",  # no versions for strangers
+        }
         return web.Response(status=answer.status, body=answer.body, headers=headers)
 
     runner = web.ServerRunner(

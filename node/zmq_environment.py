@@ -48,6 +48,11 @@ def host_facts() -> HostFacts:
     pid = os.getpid()
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        # Start times of processes are told in the reader's time namespace: what runs in another
+        # one must not be compared, so for us it runs on another kernel.
+        time_ns = Path("/proc/self/ns/time")
+        if time_ns.exists():
+            boot_id = f"{boot_id}/{time_ns.stat().st_ino}"
         net_ns = os.stat("/proc/self/ns/net").st_ino
         pid_ns = os.stat("/proc/self/ns/pid").st_ino
     except (OSError, UnicodeError):

@@ -52,7 +52,9 @@ def test_the_facts_are_those_of_this_process() -> None:
     assert facts.start_ticks == start_ticks_of(os.getpid())
     started_s = facts.start_ticks / os.sysconf("SC_CLK_TCK")
     assert 0 < started_s < boot_time_s()
-    assert facts.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    boot_id, _, time_ns = facts.boot_id.partition("/")
+    assert boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert int(time_ns) == os.stat("/proc/self/ns/time").st_ino
     assert facts.net_ns == Path("/proc/self/ns/net").stat().st_ino
     assert facts.pid_ns == Path("/proc/self/ns/pid").stat().st_ino
     assert facts == host_facts()
