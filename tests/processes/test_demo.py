@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
 from pathlib import Path
 
-from bench.processes import ROOT, Members, clean_environment, spawn
+from bench.processes import ROOT, Members, spawn
 
 
 def left_over(directory: Path) -> list[str]:
@@ -59,6 +58,4 @@ def test_ctrl_c_ends_the_demo_and_its_members(tmp_path: Path) -> None:
 
 def test_make_demo_is_this_demo() -> None:
     """What is tested here is what `make demo` runs."""
-    assert "$(BIN)/python -m bench.demo" in (ROOT / "Makefile").read_text()
-    assert not [name for name in clean_environment() if name.startswith("TENURE_")]
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert "$(BIN)/python -m bench.demo\n" in (ROOT / "Makefile").read_text()

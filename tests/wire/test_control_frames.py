@@ -13,7 +13,7 @@ from gossip import messages as g
 from gossip.membership import Member, NodeId, Status
 from node import wire
 from node.errors import MessageError
-from node.hello import MAGIC_FIRST
+from node.hello import MAGIC
 from node.schema import schema_of
 
 HEAD = g.Head(0x0102030405060708, 0x1112131415161718, 0x2122232425262728, 42)
@@ -46,12 +46,12 @@ def test_golden_bytes(message: object) -> None:
 
 def test_no_head_can_be_taken_for_an_introduction() -> None:
     """Whatever the cluster id: one in 256 begins with the first byte of a Hello."""
-    for cluster_id in (MAGIC_FIRST[0] << 56, 1, (1 << 64) - 1):
+    for cluster_id in (MAGIC[0] << 56, 1, (1 << 64) - 1):
         for head in (
             wire.encode_data_head(cluster_id),
             wire.encode_head(g.Head(cluster_id=cluster_id)),
         ):
-            assert head[:1] != MAGIC_FIRST
+            assert head[:1] != MAGIC[:1]
         assert wire.decode_data_head(wire.encode_data_head(cluster_id) + b"x") == cluster_id
 
 
