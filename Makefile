@@ -15,7 +15,7 @@ help:
 	@echo 'make setup      create .venv with everything in it'
 	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; under 30 s'
 	@echo 'make test       all tests with small counts, then once more on the stock event loop'
-	@echo 'make test-long  the large counts'
+	@echo 'make test-long  the large counts, on all cores'
 	@echo 'make check      lint, format, types, floors, style'
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
 
@@ -37,7 +37,8 @@ test: $(STAMP)
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest --long
+	$(BIN)/python -m pytest --long --numprocesses auto --ignore tests/processes --ignore tests/style
+	$(BIN)/python -m pytest --long tests/processes tests/style
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
 
 check: $(STAMP)

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import importlib
 import inspect
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +42,8 @@ NO_SEED = 4
 ADDRESS_IN_USE = 5
 APPLICATION_FAILED = 6
 BUG = 70
+
+DESCRIPTORS_WANTED = 65_536
 
 LOOPS = ("auto", "uvloop", "asyncio")
 
@@ -103,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
     configure_logging(settings.log, settings.log_level)
+    _raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             return runner.run(run_member(settings))
@@ -138,19 +143,17 @@ async def _run_member(settings: Settings) -> int:
         if application is not None:
             await set_up(application, settings.app or "", system)
 
-    opening = asyncio.get_running_loop().create_task(system.open(before_join=before_join))
+    opening = asyncio.get_running_loop().create_task(
+        system.open(before_join=before_join, before_close=door.close if door is not None else None)
+    )
     end_on_signals(system, opening)
     try:
-        try:
-            await opening
-        except asyncio.CancelledError:
-            logger.info("ended before it looked for the cluster")
-            return LEFT_IN_ORDER
-        _settle_memory()
-        ended = await system.terminated
-    finally:
-        if door is not None:
-            await door.close()
+        await opening
+    except asyncio.CancelledError:
+        logger.info("ended before it looked for the cluster")
+        return LEFT_IN_ORDER
+    _settle_memory()
+    ended = await system.terminated
     if ended.exit_code == LEFT_IN_ORDER:
         logger.info("ended in order", extra={"reason": ended.reason})
         return LEFT_IN_ORDER
@@ -179,10 +182,14 @@ class Door:
         )
 
     async def close(self) -> None:
-        """Stop serving, and close the socket in any case. Raises what serving raised."""
-        if self._serving is not None:
-            await (await self._serving).close()
-        self._listener.close()
+        """Stop serving, and close the socket in any case; harmless when closed. Raises what
+        serving raised."""
+        serving, self._serving = self._serving, None
+        try:
+            if serving is not None:
+                await (await serving).close()
+        finally:
+            self._listener.close()
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -269,6 +276,15 @@ def end_on_signals(system: ActorSystem, opening: asyncio.Task[None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+
+
+def _raise_descriptor_limit() -> None:
+    """Each peer costs about ten descriptors; the usual soft limit of 1,024 is for old programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS has a lower bound of its own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _settle_memory() -> None:

@@ -98,7 +98,8 @@ class Settings:
         elif not self.seeds and not self.found and self.state_dir is None:
             raise SettingsError(
                 f"seeds=[] with port={self.port}: nobody to ask for the cluster; give the "
-                "addresses of its members (your own too), or found=True to begin a new one"
+                "addresses of its members, your own too (--seed HOST:PORT), or begin a new one "
+                "with found=True (--found)"
             )
 
     def _check_choices(self) -> None:

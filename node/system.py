@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 1.0
 FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
-BeforeJoin = Callable[[], Awaitable[None] | None]
+Hook = Callable[[], Awaitable[None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ class ActorSystem:
         self._released: asyncio.Future[None] | None = None
         self._exit: asyncio.Future[Exit] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._before_close: Hook | None = None
         self._counts: Counter[str] = Counter()
 
     # begin
@@ -119,16 +120,23 @@ class ActorSystem:
         settings: Settings | None = None,
         *,
         environment: Environment | None = None,
-        before_join: BeforeJoin | None = None,
+        before_join: Hook | None = None,
+        before_close: Hook | None = None,
         **kwargs: Any,
     ) -> Self:
         """Build and open a system; what `async with` does, for places that cannot use it."""
         system = cls(settings, environment=environment, **kwargs)
-        await system.open(before_join=before_join)
+        await system.open(before_join=before_join, before_close=before_close)
         return system
 
-    async def open(self, *, before_join: BeforeJoin | None = None) -> None:
+    async def open(
+        self, *, before_join: Hook | None = None, before_close: Hook | None = None
+    ) -> None:
         """Bind the sockets, call `before_join`, then look for the cluster; does not wait for it.
+
+        `before_close` is called in the end, when no actor runs any more, before the sockets close:
+        what else the process serves goes there, for a closed control listener means that nothing
+        of the process acts.
 
         Raises `AddressInUseError`, `NoSeedError`, `SettingsError`, and what `before_join` raises;
         nothing is left bound then.
@@ -138,16 +146,14 @@ class ActorSystem:
         loop = self._loop = asyncio.get_running_loop()
         self._terminated = loop.create_future()
         self._exit = loop.create_future()
+        self._before_close = before_close
         environment = self._environment = self._environment or self._real_environment(loop)
         try:
             if environment.transport is None:
                 self._runtime = self._make_runtime(loop, environment, None)
             else:
                 await self._open_node(loop, environment, environment.transport)
-            if before_join is not None:
-                result = before_join()
-                if result is not None:
-                    await result
+            await _call(before_join)
             if self._daemon is not None:
                 seeds = await self._resolve_seeds(loop)
                 remembered = environment.state.load()
@@ -447,6 +453,10 @@ class ActorSystem:
             self._proxies.close()
         if self._runtime is not None and self._ending is None:
             await self._runtime.shutdown(self.settings.stop_timeout_s)
+        try:
+            await _call(self._before_close)
+        except Exception:
+            logger.exception("before_close failed")
         if self._transport is not None:
             await self._transport.flush(FLUSH_TIMEOUT_S)
         if self._daemon is not None:
@@ -564,6 +574,13 @@ class ActorSystem:
             },
         )
         self._write("not_proven", detail=f"{fact.type_name} {silent}")
+
+
+async def _call(hook: Hook | None) -> None:
+    if hook is not None:
+        result = hook()
+        if result is not None:
+            await result
 
 
 def split_seed(seed: str) -> Address:

@@ -404,7 +404,7 @@ def _bind_error(
     if error.errno == errno.EADDRINUSE:
         return AddressInUseError(
             f"{what}: another process listens there; stop it, or choose another {key} "
-            f"(0 = any free one)"
+            f"(--{key.replace('_', '-')}; 0 = any free one)"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return SettingsError(
