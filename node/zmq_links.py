@@ -217,11 +217,19 @@ class Links:
                 self._dial_when_allowed(link)
 
     async def idle(self) -> None:
-        """Wait until no payload waits here, be it handed over or dropped."""
-        while any(link.queue for link in self._links.values()):
+        """Wait until no payload waits here that has a way out, be it handed over or dropped.
+
+        What waits for an address where nobody answers, or for whoever may be at a seed's, is not
+        waited for.
+        """
+        while any(link.queue and self._has_way_out(link) for link in self._links.values()):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
             await waiter
+
+    def _has_way_out(self, link: _Link) -> bool:
+        pace = self._paces.get((link.peer.host, link.port))
+        return link.up or (link.peer.uid != 0 and (pace is None or pace.failure_count == 0))
 
     def _wake_idle(self) -> None:
         waiters, self._idle_waiters = self._idle_waiters, []
@@ -388,6 +396,8 @@ class Links:
             self._end(link)
         else:
             self._dial_when_allowed(link)
+            if self._idle_waiters:
+                self._wake_idle()
 
     def _give_up(self, link: _Link) -> None:
         link.give_up = None

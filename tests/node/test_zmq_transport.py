@@ -947,6 +947,19 @@ async def test_flush_gives_up_in_time_and_close_reports_what_was_left() -> None:
             await a.transport.close()
 
 
+@on_both_loops
+async def test_flush_does_not_wait_for_a_seed_that_nobody_serves() -> None:
+    """A leaver whose seed is gone ends at once."""
+    async with Stage() as stage:
+        a = await stage.node(1)
+        with socket.create_server((HOST, 0)) as free:
+            port: int = free.getsockname()[1]
+        a.transport.send_control(NodeId(HOST, port, 0), b"x")
+        started_at = time.monotonic()
+        await a.transport.flush(WAIT_S)
+        assert time.monotonic() - started_at < WAIT_S / 2
+
+
 def open_sockets() -> set[str]:
     """The sockets of this process, as the kernel names them."""
     links = {os.readlink(path) for fd in os.listdir(FDS) if os.path.exists(path := FDS + fd)}
