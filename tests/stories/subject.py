@@ -27,9 +27,10 @@ class Beat:
 class Ledger(Actor):
     """Acts each 0.1 s by itself, and with each entry."""
 
-    def __init__(self, log: StepLog) -> None:
+    def __init__(self, log: StepLog, taken: list[int]) -> None:
         self.log = log
-        self.entries: list[int] = []
+        self.taken = taken  # by all instances, outside of every node
+        self.count = 0
 
     def pre_start(self) -> None:
         self.instance = self.log.begin(SUBJECT)
@@ -46,8 +47,9 @@ class Ledger(Actor):
     @on(Entry)
     def entry(self, msg: Entry) -> int:
         self.instance.step("message")
-        self.entries.append(msg.number)
-        return len(self.entries)
+        self.taken.append(msg.number)
+        self.count += 1
+        return self.count
 
 
 class Story(World):
@@ -55,6 +57,7 @@ class Story(World):
 
     def __init__(self, seed: int = 11, nodes: int | str = 5, *, watch: bool = True, **kw: Any):
         self.refs: dict[str, ActorRef[Any]] = {}
+        self.taken: list[int] = []
         super().__init__(seed, nodes, setup=self.host_ledger, **kw)
         self.log = StepLog(self)
         self.checker = TwoOnlyWhileViewsDiffer()
@@ -64,7 +67,7 @@ class Story(World):
     def host_ledger(self, system: ActorSystem) -> None:
         """Start the type on the node whose step this is."""
         self.refs[self.here().name] = system.cluster.singleton.start(
-            type_name=SUBJECT, actor=Ledger, args=(self.log,)
+            type_name=SUBJECT, actor=Ledger, args=(self.log, self.taken)
         )
 
     @property
