@@ -62,9 +62,10 @@ class Campaign(Story):
         """Do one thing to one node, if it can be done."""
         node = self[name]
         if kind == "start":
-            if not node.running and not node.is_due:
+            gone = [other for other in self.nodes if not other.running and not other.is_due]
+            if gone:
                 self.did[kind] += 1
-                self.start(name)
+                self.start(self.dice.choice(gone))
             return
         if not node.running or node.paused or node.built is None:
             return
