@@ -250,15 +250,16 @@ class GossipMachine:
         view = self._view
         if view is None or view.converged:
             return "converged"
-        blockers = ", ".join(node.address for node in view.blocked_by)
-        if not blockers:
+        if not view.blocked_by:
             return "waiting for the leader to acknowledge this view"
-        return (
-            f"{blockers} blocks convergence: unreachable and not known to be gone. It is settled "
-            f"by its return or its restart"
-            if any(node in view.unreachable for node in view.blocked_by)
-            else f"{blockers} has not reported this view yet"
-        )
+        undecided = [node.address for node in view.blocked_by if node in view.unreachable]
+        if undecided:
+            return (
+                f"convergence waits for {', '.join(undecided)}, unreachable and not known to be "
+                f"gone: settled by a return, a restart, or the proof that the process ended"
+            )
+        silent = ", ".join(node.address for node in view.blocked_by)
+        return f"convergence waits for the report of {silent}"
 
     def accepts(self, head: Head) -> bool:
         """True when messages of this frame that are not membership's may be handed on.

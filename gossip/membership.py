@@ -24,11 +24,11 @@ class NodeId(NamedTuple):
 
     @property
     def address(self) -> str:
-        """`host:port`, what an operator types."""
-        return f"{self.host}:{self.port}"
+        """`host:port` (`[::1]:25520`), what an operator types."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}#{self.uid:016x}"
+        return f"{self.address}#{self.uid:016x}"
 
 
 class Status(enum.IntEnum):

@@ -8,6 +8,7 @@ as `system.cluster`.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from gossip.membership import MembershipView, NodeId, Status
 from node.actor import Actor
 from node.core import NodeCore, ProxyRequested
 from node.errors import SettingsError
+from node.events import ActorFailed
 from node.logs import wall_time
 from node.proxy import PREFIX, SingletonProxies
 from node.ref import ActorRef
@@ -60,6 +62,8 @@ class SingletonHost:
         self.kinds: dict[str, _Kind] = {}
         self._runtime = runtime
         self._proxies = proxies
+        runtime.events.subscribe(ActorFailed, self._failed)
+        self.failures: dict[str, tuple[int, str]] = {}  # of the present instance, until it starts
         self._ordered: set[tuple[str, int]] = set()
         self._refs: dict[tuple[str, int], ActorRef[Any]] = {}
 
@@ -73,12 +77,11 @@ class SingletonHost:
                 PREFIX + name,
                 kind.actor,
                 kind.args,
-                on_started=lambda: self.feed(InstanceStarted(name, attempt)),
+                on_started=lambda: self._started(name, attempt),
                 on_stopped=lambda reason: self._ended(key, reason),
             )
-        except (ValueError, RuntimeError) as error:
-            # The managers never start one beside another: only an ending system refuses.
-            event = InstanceFailed(name, attempt, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the manager must hear of it
+            event = InstanceFailed(name, attempt, f"{type(error).__name__}: {error}")
             self._runtime.loop.call_soon(self.feed, event)
 
     def stop_instance(self, effect: StopInstance) -> None:
@@ -95,6 +98,17 @@ class SingletonHost:
     def route(self, effect: RouteSingleton) -> None:
         """Tell the proxy where messages go."""
         self._proxies.route(effect)
+
+    def _started(self, name: str, attempt: int) -> None:
+        self.failures.pop(name, None)
+        self.feed(InstanceStarted(name, attempt))
+
+    def _failed(self, event: ActorFailed) -> None:
+        """Its own restarts are the actor's business; that there are some is everybody's."""
+        if event.path.startswith(PREFIX) and event.path.count("/") == 2:
+            name = event.path.removeprefix(PREFIX)
+            count, _ = self.failures.get(name, (0, ""))
+            self.failures[name] = (count + 1, f"{event.type_name}: {event.text}")
 
     def _ended(self, key: tuple[str, int], reason: StopReason) -> None:
         self._refs.pop(key, None)
@@ -133,9 +147,11 @@ class Singletons:
         itself is started again after a backoff, or, without `restart_on_termination`, not here.
 
         Started again with the same arguments it returns the same ref. Raises `SettingsError` for a
-        name that is none, or that is started with another actor.
+        name that is none, or that is started with another actor; `TypeError` when `args` do not
+        fit the actor's constructor.
         """
         _check_name(type_name)
+        _check_actor(actor, args)
         kind = _Kind(actor, tuple(args), role)
         known = self._host.kinds.get(type_name)
         if known is not None and known != kind:
@@ -147,8 +163,12 @@ class Singletons:
         try:
             settings = replace(
                 settings,
-                hand_over_timeout_s=hand_over_timeout_s or settings.hand_over_timeout_s,
-                buffer_size=buffer_size or settings.buffer_size,
+                hand_over_timeout_s=(
+                    settings.hand_over_timeout_s
+                    if hand_over_timeout_s is None
+                    else hand_over_timeout_s
+                ),
+                buffer_size=settings.buffer_size if buffer_size is None else buffer_size,
                 restart_on_termination=restart_on_termination,
             )
         except ValueError as error:
@@ -178,6 +198,16 @@ def _check_name(type_name: str) -> None:
         raise SettingsError(f"type_name={type_name!r} must have 1 to 128 letters, digits and _ . -")
 
 
+def _check_actor(actor: type[Actor], args: tuple[object, ...]) -> None:
+    """Here, where the caller can mend it: an instance is built much later, maybe elsewhere."""
+    if not (isinstance(actor, type) and issubclass(actor, Actor)):
+        raise TypeError(f"actor={actor!r} is no Actor class: write actor=Counter, args=(…)")
+    try:
+        inspect.signature(actor).bind(*args)
+    except TypeError as error:
+        raise TypeError(f"actor={actor.__qualname__}, args={tuple(args)!r}: {error}") from None
+
+
 class Cluster:
     """`system.cluster`: membership to read and to wait for."""
 
@@ -185,11 +215,13 @@ class Cluster:
         self,
         core: NodeCore,
         singletons: Singletons,
+        host: SingletonHost,
         settings: Settings,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
         self.singleton = singletons
+        self._host = host
         self._core = core
         self._settings = settings
         self._clock = clock
@@ -292,7 +324,10 @@ class Cluster:
         }
 
     def singletons_state(self) -> list[dict[str, Any]]:
-        """What `/singletons` shows; `instance_id` and `started_at` only where it runs."""
+        """What `/singletons` shows; `instance_id` and `started_at` only where it runs.
+
+        `unproven` are members that may be running an instance too: they did not answer.
+        """
         now, rows = self._clock(), []
         for name in sorted(self._core.singletons):
             machine = self._core.singletons[name]
@@ -307,10 +342,18 @@ class Cluster:
                     "host": machine.host.address if machine.host else None,
                     "instance_id": instance_id(self.self_id, attempt) if attempt else None,
                     "started_at": started_at,
-                    "explain": machine.explain(now),
+                    "unproven": [node.address for node in machine.unproven],
+                    "explain": machine.explain(now) + self._failures_of(name),
                 }
             )
         return rows
+
+    def _failures_of(self, name: str) -> str:
+        if name not in self._host.failures:
+            return ""
+        count, text = self._host.failures[name]
+        times = "once" if count == 1 else f"{count} times"
+        return f"; it failed {times}, last: {text}"
 
 
 def instance_id(node: NodeId, attempt: int) -> str:

@@ -39,6 +39,7 @@ from singleton.effects import RouteSingleton, StartInstance, StopInstance
 logger = logging.getLogger(__name__)
 
 DIALS_MAX = 256
+BUG_EXIT = 70
 
 
 class DataPlane(Protocol):
@@ -120,6 +121,11 @@ class Daemon:
             RouteSingleton: host.route,
         }
 
+    @property
+    def closed(self) -> bool:
+        """True once the core is driven no more: the node ends, or a machine failed."""
+        return self._closed
+
     # events in, effects out
 
     def feed(self, event: object) -> None:
@@ -127,7 +133,7 @@ class Daemon:
         if self._closed:
             return
         now = self._look_at_the_clock()
-        self._perform(self._core.handle(event, now))
+        self._perform(self._step(lambda: self._core.handle(event, now)))
         self._rearm()
 
     def close(self) -> None:
@@ -146,7 +152,7 @@ class Daemon:
             self._due = math.inf  # one gap is told once
             self.counters["pauses"] += 1
             logger.warning("this process did not run for a while", extra={"gap_s": round(gap_s, 3)})
-            self._perform(self._core.handle(Paused(gap_s), now))
+            self._perform(self._step(lambda: self._core.handle(Paused(gap_s), now)))
         return now
 
     def _on_deadline(self) -> None:
@@ -156,7 +162,8 @@ class Daemon:
         due = self._due
         now = self._look_at_the_clock()
         # Timers may fire a little early; without max() the core would see "not yet" and we'd spin.
-        self._perform(self._core.tick(max(now, due) if due < math.inf else now))
+        at = max(now, due) if due < math.inf else now
+        self._perform(self._step(lambda: self._core.tick(at)))
         self._rearm()
 
     def _rearm(self) -> None:
@@ -171,9 +178,29 @@ class Daemon:
             delay_s = max(0.0, due - self._clock())
             self._timer = self._loop.call_later(delay_s, self._on_deadline)
 
+    def _step(self, step: Callable[[], list[object]]) -> list[object]:
+        """A step of the machines. One that raises has broken a promise of ours: nothing decides
+        on this node any more, so it says what it knows and ends, with the exit code of a bug."""
+        try:
+            return step()
+        except Exception as error:
+            self._closed = True
+            logger.critical(
+                "a bug: a machine failed, this node ends",
+                exc_info=True,
+                extra={"last_steps": [str(entry)[:500] for entry in list(self._core.record)[-20:]]},
+            )
+            self._exited(Exit(BUG_EXIT, f"a bug: {type(error).__name__}: {error}"))
+            return []
+
     def _perform(self, effects: list[object]) -> None:
         for effect in effects:
-            self._perform_one[type(effect)](effect)
+            try:
+                self._perform_one[type(effect)](effect)
+            except Exception:
+                # The machines already count on the others of this list.
+                self.counters["effects-failed"] += 1
+                logger.exception("a bug: an effect failed", extra={"effect": str(effect)[:500]})
 
     # effects
 

@@ -73,6 +73,13 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
     running = GaugeMetricFamily(
         "tenure_singleton_running", "1 where the instance runs on this node", labels=["singleton"]
     )
+    unproven = GaugeMetricFamily(
+        "tenure_singleton_unproven",
+        "members that may be running an instance beside the one of this node",
+        labels=["singleton"],
+    )
     for row in system.cluster.singletons_state():
         running.add_metric([row["name"]], row["instance_id"] is not None)
+        unproven.add_metric([row["name"]], len(row["unproven"]))
     yield running
+    yield unproven

@@ -56,6 +56,7 @@ from singleton.events import (
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 1.0
+NOT_STOPPED_EXIT = 70
 FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
 Hook = Callable[[], Awaitable[None] | None]
 
@@ -147,7 +148,9 @@ class ActorSystem:
         self._terminated = loop.create_future()
         self._exit = loop.create_future()
         self._before_close = before_close
-        environment = self._environment = self._environment or self._real_environment(loop)
+        environment = self._environment
+        if environment is None:
+            environment = self._environment = await self._real_environment(loop)
         try:
             if environment.transport is None:
                 self._runtime = self._make_runtime(loop, environment, None)
@@ -162,13 +165,17 @@ class ActorSystem:
             await self._close()
             raise
 
-    def _real_environment(self, loop: asyncio.AbstractEventLoop) -> Environment:
+    async def _real_environment(self, loop: asyncio.AbstractEventLoop) -> Environment:
         from node.zmq_environment import real_environment
 
         settings = self.settings
+        host = settings.host
+        if settings.port is not None:
+            # The number is our identity: names that mean one address must not look like two.
+            host = await _number_of(loop, host)
         return real_environment(
             loop=loop,
-            host=settings.host,
+            host=host,
             port=settings.port,
             data_port=settings.data_port,
             insecure=settings.insecure,
@@ -214,6 +221,7 @@ class ActorSystem:
         self._cluster = Cluster(
             core,
             Singletons(host, proxies, settings),
+            host,
             settings,
             environment.clock,
             environment.wall_clock,
@@ -262,15 +270,12 @@ class ActorSystem:
         failed: list[str] = []
         for seed in self.settings.seeds:
             host, port = split_seed(seed)
-            if _is_numeric(host):
-                found.append((host, port))
-                continue
             try:
-                answers = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            except OSError as error:
-                failed.append(f"{seed} ({error.strerror})")
+                numbers = await _resolve(loop, host)
+            except (OSError, UnicodeError) as error:
+                failed.append(f"{seed} ({error})")
                 continue
-            found.extend((str(answer[4][0]), port) for answer in answers)
+            found.extend((number, port) for number in numbers)
         if failed and not found:
             raise NoSeedError(
                 f"no seed resolves: {', '.join(failed)}. Correct --seed, or the name service"
@@ -384,7 +389,8 @@ class ActorSystem:
         """End in order; returns when everything has stopped. Called again, it waits for the same.
 
         Singletons stop, actors handle what is in their mailboxes, the leave is announced and
-        acknowledged, the sockets close.
+        acknowledged, the sockets close. An actor must not wait for it, since it waits for the
+        actor: let it begin by `asyncio.create_task(system.leave())`.
         """
         await asyncio.shield(self._end(None))
 
@@ -407,10 +413,12 @@ class ActorSystem:
         self._write("leaving", detail=end.reason)
         try:
             async with asyncio.timeout(self.settings.shutdown_timeout_s):
-                if self._daemon is not None:
-                    await self._stop_singletons(self._daemon)
+                released = self._daemon is None or await self._stop_singletons(self._daemon)
                 await self.runtime.shutdown(self.settings.stop_timeout_s)
-                if exit_ is None and self._daemon is not None:
+                if not released:
+                    # To announce a leave is to say that nothing unique runs here any more.
+                    end = Exit(NOT_STOPPED_EXIT, "a singleton did not stop; the leave is not told")
+                elif exit_ is None and self._daemon is not None:
                     end = await self._announce_leave(self._daemon)
         except TimeoutError:
             logger.error(
@@ -420,7 +428,10 @@ class ActorSystem:
         await self._close()
         self._terminated_with(Terminated(end.reason, end.code))
 
-    async def _stop_singletons(self, daemon: Daemon) -> None:
+    async def _stop_singletons(self, daemon: Daemon) -> bool:
+        """True when all have stopped. A daemon that failed is not asked: all actors stop next."""
+        if daemon.closed:
+            return True
         assert self._loop is not None
         assert self._core is not None
         hosted = any(machine.running_attempt for machine in self._core.singletons.values())
@@ -431,8 +442,10 @@ class ActorSystem:
                 await self._released
         except TimeoutError:
             logger.error("a singleton did not stop in time", extra=self._singletons_left())
+            return False
         if hosted and len(self._core.gossip.view.members if self._core.gossip.view else ()) > 1:
             await asyncio.sleep(FORWARD_S)
+        return True
 
     def _singletons_left(self) -> dict[str, object]:
         machines = self._core.singletons.values() if self._core is not None else ()
@@ -594,11 +607,26 @@ def split_seed(seed: str) -> Address:
     return host, int(port)
 
 
-def _is_numeric(host: str) -> bool:
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str) -> list[str]:
+    """All numeric addresses of a host, IPv4 first, each in its one usual form.
+
+    Raises OSError or UnicodeError when there is none.
+    """
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
-            socket.inet_pton(family, host)
+            return [socket.inet_ntop(family, socket.inet_pton(family, host))]
         except OSError:
             continue
-        return True
-    return False
+    answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    ordered = sorted(answers, key=lambda answer: answer[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(answer[4][0]) for answer in ordered))
+
+
+async def _number_of(loop: asyncio.AbstractEventLoop, host: str) -> str:
+    """The numeric address we bind and are known by. Raises `SettingsError`."""
+    try:
+        return (await _resolve(loop, host.removeprefix("[").removesuffix("]")))[0]
+    except (OSError, UnicodeError) as error:
+        raise SettingsError(
+            f"host={host!r} does not resolve ({error}): name an address of this machine"
+        ) from error

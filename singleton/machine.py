@@ -199,11 +199,18 @@ class SingletonMachine:
         self._round = 0
         self._asked: dict[NodeId, _Asked] = {}
         self._yielded: dict[NodeId, int] = {}
+        self._unproven: set[NodeId] = set()
         self._resend_at = math.inf
         self._epoch = 0
         self._announce_at = math.inf
         self._out: list[object] = []
         self._shown: tuple[State, NodeId | None] | None = None
+
+    @property
+    def unproven(self) -> tuple[NodeId, ...]:
+        """Members that may be running an instance beside ours: they did not answer, and nothing
+        has been heard of them since. Empty where no office is held."""
+        return tuple(sorted(self._unproven)) if self.state in HOLDING else ()
 
     @property
     def running_attempt(self) -> int:
@@ -251,6 +258,8 @@ class SingletonMachine:
         if self.state in HOLDING:
             self._notify(NoticeKind.HOLDS, told - self._told)
         self._told = told
+        # Back in reach it is told who hosts, and answers if it does too; proven gone it is gone.
+        self._unproven = {peer for peer in self._unproven - told if not _is_proven_gone(view, peer)}
         self._peers = peers_to_ask(view, self._settings.role, ())
         known = view.by_id
         for table in (self._claims, self._heard_round, self._yielded, self._waiting):
@@ -610,6 +619,7 @@ class SingletonMachine:
         if silent:
             fact = UniquenessNotProven(self.type_name, tuple(sorted(silent)), min(silent.values()))
             self._out.append(Publish(fact))
+        self._unproven = set(silent)
         self._asked.clear()
         self._failures = 0
         self._epoch += 1
@@ -773,8 +783,11 @@ class SingletonMachine:
             self._reach, self.type_name, self._settings.role, holders={self.self_id}
         )
         older = candidates[0] if candidates else None
+        if self._unproven:
+            silent = ", ".join(peer.address for peer in sorted(self._unproven))
+            return f"runs here, and may run at {silent} too: no answer came from there"
         if older is None or older.id == self.self_id:
-            return "runs here: this is the oldest eligible member"
+            return "runs here: this is the oldest eligible member in reach"
         return (
             f"runs here: {older.id.address} is older but does not host, and a running instance "
             "is not moved for it"
@@ -789,7 +802,9 @@ class SingletonMachine:
         if not parts:
             return "asking whether an instance runs elsewhere"
         wait_s = max(0.0, self._hosts_anyway_at() - now)
-        if all(asked.kind in (None, AnswerKind.NONE) for asked in self._asked.values()):
+        silent = all(asked.kind in (None, AnswerKind.NONE) for asked in self._asked.values())
+        # Not at once: the first question has hardly left.
+        if silent and wait_s < self._settings.hand_over_timeout_s - self._settings.ask_resend_s:
             parts.append(f"hosts anyway in {wait_s:.1f} s, uniqueness not proven")
         return "; ".join(parts)
 
@@ -798,7 +813,7 @@ class SingletonMachine:
             return "not a member of a cluster yet"
         host = self._elected()
         if host is not None:
-            claimed = "hosts" if host in self._claims else "is the oldest eligible member"
+            claimed = "hosts" if host in self._claims else "is the oldest eligible member in reach"
             return f"{host.address} {claimed}"
         me = self._view.by_id.get(self.self_id)
         if me is None or me.status is not Status.UP:
@@ -806,6 +821,12 @@ class SingletonMachine:
             return f"this node is {status}, and no eligible member is reachable"
         role = f" with role {self._settings.role!r}" if self._settings.role else ""
         return f"no reachable member{role} hosts this type"
+
+
+def _is_proven_gone(view: MembershipView, peer: NodeId) -> bool:
+    member = view.by_id.get(peer)
+    cause = view.gone.get(peer) if member is None else member.cause
+    return cause is not None and cause.is_proof
 
 
 def _explain_asked(peer: NodeId, asked: _Asked, now: float) -> str:

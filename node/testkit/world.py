@@ -26,6 +26,7 @@ from node.testkit.stage import WITHIN_S, SimNode, Stage, Where
 from node.testkit.timeline import WorldError
 
 SEEDS_MAX = 3
+BUG = 70  # the exit code of a node whose machine failed
 OPEN_WITHIN_S = 60.0
 Setup = Callable[[ActorSystem], object]
 
@@ -127,6 +128,8 @@ class World(Stage):
         await system.open(before_join=before_join)
         node.opened = True
         node.ended = await system.terminated
+        if node.ended.exit_code == BUG:
+            raise WorldError(self.timeline.report(f"{node.name}: {node.ended.reason}"))
         self.timeline.at(self.now, self.exit, node)
 
     # -- actors

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
 from node import (
+    Actor,
+    ActorFailed,
     ActorSystem,
     AskTimeoutError,
     DeadActorError,
@@ -30,6 +33,13 @@ from tests.api.snippets import (
     RemindIn,
     Schedule,
 )
+
+
+class Unstartable(Actor):
+    """Its constructor always raises."""
+
+    def __init__(self) -> None:
+        raise RuntimeError("no database")
 
 
 async def test_an_actor_locally() -> None:
@@ -129,6 +139,56 @@ def test_a_wrong_setting_stops_the_construction(kwargs: dict[str, Any], words: s
     with pytest.raises(SettingsError) as caught:
         ActorSystem(**kwargs)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]", "::1"])
+async def test_hosts_and_seeds_may_be_names_or_numbers_of_either_family(host: str) -> None:
+    """A name is resolved once: two names of one address are one identity."""
+    async with ActorSystem(host=host, port=0, found=True) as first:
+        me = first.cluster.self_id
+        plain = host.strip("[]")
+        seed = f"[{plain}]:{me.port}" if ":" in plain else f"{plain}:{me.port}"
+        async with ActorSystem(host=host, port=0, seeds=[seed]) as second:
+            view = await second.cluster.up(2, timeout_s=5)
+            assert not view.unreachable
+            assert (await first.cluster.up(2, timeout_s=5)).by_id.keys() == view.by_id.keys()
+
+
+async def test_a_seed_that_names_ourselves_otherwise_is_ourselves() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    async with ActorSystem(host="127.0.0.1", port=port, seeds=[f"localhost:{port}"]) as system:
+        await system.cluster.up(timeout_s=5)
+
+
+@pytest.mark.parametrize("actor", [int, JobScheduler])
+async def test_a_singleton_that_cannot_be_built_is_refused_where_it_is_started(
+    actor: type[Any],
+) -> None:
+    async with ActorSystem(port=0, found=True) as system:
+        with pytest.raises(TypeError, match="actor="):
+            system.cluster.singleton.start(type_name="x", actor=actor, args=(1, 2, 3))
+
+
+async def test_a_singleton_whose_start_fails_says_so() -> None:
+    async with ActorSystem(port=0, found=True) as system:
+        await system.cluster.up()
+        system.cluster.singleton.start(type_name="x", actor=Unstartable)
+        failed = asyncio.Event()
+        system.events.subscribe(ActorFailed, lambda event: failed.set())
+        await asyncio.wait_for(failed.wait(), 5)
+        (row,) = system.cluster.singletons_state()
+        assert row["state"] == "starting"
+        assert "it failed" in row["explain"]
+        assert "no database" in row["explain"]
+
+
+async def test_a_machine_that_breaks_its_promise_ends_the_node_as_a_bug() -> None:
+    system = await ActorSystem.start(port=0, found=True)
+    await system.cluster.up()
+    system.daemon.feed(object())  # nothing reads this: our own mistake
+    ended = await asyncio.wait_for(asyncio.ensure_future(system.terminated), 10)
+    assert ended.exit_code == 70
 
 
 async def test_leave_is_waited_for_by_all_who_call_it() -> None:

@@ -695,19 +695,19 @@ def test_a_leave_asks_for_no_change_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (S.STANDBY, "10.0.0.1:25520 is the oldest eligible member"),
+        (S.STANDBY, "10.0.0.1:25520 is the oldest eligible member in reach"),
         (
             S.ASKING,
             "asked 10.0.0.1:25520, no answer for 3.0 s; asked 10.0.0.3:25520, no answer for 3.0 s; "
             "hosts anyway in 7.0 s, uniqueness not proven",
         ),
         (S.STARTING, "starting instance 1"),
-        (S.RUNNING, "runs here: this is the oldest eligible member"),
+        (S.RUNNING, "runs here: this is the oldest eligible member in reach"),
         (S.STOPPING, "stopping for 3.0 s: 10.0.0.1:25520 hosts too and is older"),
         (
             S.LATCHED,
             "not hosted here again: stopped by the user; "
-            "10.0.0.1:25520 is the oldest eligible member",
+            "10.0.0.1:25520 is the oldest eligible member in reach",
         ),
     ],
 )

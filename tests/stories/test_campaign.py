@@ -123,6 +123,7 @@ class Campaign(Story):
             often = {number: n for number, n in Counter(self.taken).items() if n > 1}
             assert not often, f"handled more than once: {often}"
         for node in self.running:
+            assert not node.system.counters()["effects-failed"]
             ref = self.refs[node.name]
             answers = [self.run(ref.ask(Entry(-1)), node=node.name) for _ in range(3)]
             assert answers == list(range(answers[0], answers[0] + 3))

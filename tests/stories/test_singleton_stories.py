@@ -48,6 +48,10 @@ def test_a_killed_host_elsewhere_is_waited_for_and_then_replaced_with_a_warning(
         assert world.now - killed_at >= HAND_OVER_TIMEOUT_S
         assert world.now - killed_at < HAND_OVER_TIMEOUT_S + 2
         assert [[peer.address for peer in w.silent_peers] for w in warnings] == [[victim]]
+        # It is shown for as long as nothing more is known of it.
+        (row,) = world[world.hosts[0]].system.cluster.singletons_state()
+        assert row["unproven"] == [victim]
+        assert f"may run at {victim} too" in row["explain"]
 
 
 def test_the_host_sleeps_for_three_seconds() -> None:
