@@ -8,6 +8,9 @@ JSON ?= smoke.json
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes
 
+# Tests in virtual time or of pure parts: the large counts of these run on all cores.
+PURE_TESTS := tests/gossip tests/singleton tests/stories
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check bench clean
 
@@ -37,8 +40,8 @@ test: $(STAMP)
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest --long --numprocesses auto --ignore tests/processes --ignore tests/style
-	$(BIN)/python -m pytest --long tests/processes tests/style
+	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
+	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
 
 check: $(STAMP)

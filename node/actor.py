@@ -57,6 +57,14 @@ class Actor:
 
     The constructor takes what `spawn` is given; calling `super().__init__` is not needed, and
     `self.context` is there already. Handlers are marked with `@on`; `receive` takes the rest.
+
+    Whatever a handler or a hook raises is a failure of the actor, `SystemExit` and cancellation
+    included: an actor cannot end the process. Only `KeyboardInterrupt` also ends the loop's run.
+
+    An actor that has ended does not act any more: a coroutine of it that takes longer than the
+    stop timeout is cancelled, and one that goes on all the same is abandoned, in the middle of
+    whatever it awaits. This does not reach tasks that user code itself made, with `create_task`
+    or in an executor: keep them in the instance, and cancel and await them in `post_stop`.
     """
 
     context: Context
@@ -76,7 +84,7 @@ class Actor:
     def post_stop(self, reason: StopReason, /) -> Any:
         """Called (plain or async) once for each instance whose constructor returned, after its
         children ended. To raise is reported and changes nothing; an async one is cancelled after
-        the stop timeout."""
+        the stop timeout, and abandoned when it takes no notice."""
 
     def pre_restart(self, error: Exception, message: object, /) -> Any:
         """Called (plain or async) on the instance that failed, before its children stop and its
@@ -117,12 +125,17 @@ def find_handler(cls: type[Actor], kind: type) -> Handler | None:
 
 
 class Timers:
-    """Messages an actor sends to itself later. They end with the instance: stop or restart."""
+    """Messages an actor sends to itself later. They end with the instance: stop or restart.
 
-    __slots__ = ("_cell", "_ticks")
+    An instance that is to end can start none any more: `once` and `every` raise `RuntimeError`
+    from then on, also in `post_stop`.
+    """
+
+    __slots__ = ("_cell", "_has_ended", "_ticks")
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
+        self._has_ended = False
         self._ticks: dict[Hashable, TimerTick] = {}
 
     def once(self, key: Hashable, delay_s: float, message: object) -> None:
@@ -154,6 +167,11 @@ class Timers:
         for key in list(self._ticks):
             self.cancel(key)
 
+    def end(self) -> None:
+        """Drop all timers, and refuse new ones. Called by the cell."""
+        self.cancel_all()
+        self._has_ended = True
+
     def take(self, tick: TimerTick) -> bool:
         """The mailbox has come to a tick: True when it is still wanted. Called by the cell."""
         tick.waiting = False
@@ -168,6 +186,11 @@ class Timers:
     ) -> None:
         if not 0.0 <= delay_s < math.inf:
             raise ValueError(f"timer {key!r}: {delay_s} is no delay; give finite seconds from 0 up")
+        if self._has_ended:
+            raise RuntimeError(
+                f"timer {key!r}: this instance of {self._cell.path} is ending and would not get "
+                f"the message; start timers in its constructor, pre_start or a handler"
+            )
         self.cancel(key)
         loop = self._cell.runtime.loop
         tick = TimerTick(key, message, loop.time() + delay_s, interval_s)

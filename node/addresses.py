@@ -1,14 +1,61 @@
-"""Host names and numbers: which are loopback, which are wildcards, what a name stands for.
+"""Host names and numbers: how they are written, which are loopback, what a name stands for.
 
-Decides nothing about the cluster. Called by `node.zmq_transport` before it binds and by
-`node.zmq_links` before it dials; libzmq itself would look names up in its I/O thread and stall
-every link of the lane meanwhile.
+Decides nothing about the cluster. Called by whatever reads an address from a user, by
+`node.zmq_transport` before it binds and by `node.zmq_links` before it dials; libzmq itself would
+look names up in its I/O thread and stall every link of the lane meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+
+from node.errors import SettingsError
+
+_LABEL = re.compile(rb"[A-Za-z0-9_-]{1,63}")
+_HOST_NAME_MAX = 253
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def parse_address(
+    setting: str, text: str, *, port: int | None = None, example: int = 8550
+) -> tuple[str, int]:
+    """`host:port`, `[v6]:port`, or, when there is a default `port`, the host alone.
+
+    `example` is the port of the example in the error. Raises `SettingsError`, naming `setting`,
+    for anything else; no name is looked up.
+    """
+    if text.startswith("["):
+        host, bracket, rest = text[1:].partition("]")
+        wrong = not bracket or ":" not in host
+    else:
+        host, colon, after = text.partition(":")
+        rest, wrong = colon + after, False
+    if rest == "" and port is not None:
+        number = port
+    else:
+        wrong = wrong or rest[:1] != ":" or not _PORT.fullmatch(rest[1:])
+        number = 65_536 if wrong else int(rest[1:])
+    if wrong or number > 65_535 or not is_host(host):
+        raise SettingsError(
+            f"{setting}={text[:100]!r} is no HOST:PORT: write for example 127.0.0.1:{example}, "
+            f"[::1]:{example} or node-1.example:{example}"
+        )
+    return host, number
+
+
+def is_host(text: str) -> bool:
+    """True for a number of either family, and for what can be a name: labels of 1 to 63."""
+    number, percent, zone = text.partition("%")
+    if ":" in number:
+        return packed_number(number) is not None and bool(zone) is bool(percent)
+    try:
+        name = text.encode("ascii" if text.isascii() else "idna")
+    except UnicodeError:
+        return False
+    labels = name.removesuffix(b".").split(b".")
+    return len(name) <= _HOST_NAME_MAX and all(_LABEL.fullmatch(label) for label in labels)
 
 
 def without_brackets(host: str) -> str:

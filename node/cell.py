@@ -4,7 +4,12 @@ Decides: when user code of an actor runs and what becomes of it. Does not decide
 lives (`node.runtime`) or what crosses nodes (`node.remote`). Everything runs on the loop's thread.
 
 A cell has one place that calls plain handlers (`_work`), one that awaits the coroutines of
-handlers (`_run`) and one for those of hooks (`_run_hook`).
+handlers (`_run`), one for those of hooks (`_run_hook`), and one that resumes either (`_drive`).
+
+Whatever user code raises is a failure of its actor, also what is no `Exception`: cancellation,
+`SystemExit`. Only `KeyboardInterrupt` goes on to whoever runs the loop, once it was treated as a
+failure too (`Runtime.actor_failed`). A coroutine that is to stop and takes no notice of being
+cancelled is abandoned: it is never resumed again, so an actor that ended does not act any more.
 
 Budget: a told message costs one append, one dict lookup and one call; an idle cell holds no task,
 no timer and no mailbox; a coroutine costs one task per busy period.
@@ -18,8 +23,9 @@ import enum
 import math
 import operator
 import sys
+import types
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +50,10 @@ if TYPE_CHECKING:
     from node.runtime import Runtime
 
 STASH_MAX = 1_000
+CANCELS_MAX = 3  # then a coroutine that takes no notice is abandoned
+CANCEL_AGAIN = 0.25  # of the stop timeout
+KILLED_S = 0.3  # instead of the stop timeout, once an actor is killed
+KILLED_AGAIN_S = 0.1
 _construct = operator.attrgetter("__init__")
 
 
@@ -58,16 +68,33 @@ class State(enum.Enum):
     STOPPED = "stopped"
 
 
+class _Failed:
+    """What a coroutine of user code raised; a result could be any object, also an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Abandoned(BaseException):
+    """Ends the task of a coroutine that the cell has given up."""
+
+
 class Cell:
     """Holds one actor through all its instances. Made by `node.runtime`, which calls `start`."""
 
     __slots__ = (
         "_after_children",
+        "_after_hook",
         "_asker",
         "_backoff",
-        "_cancelling",
+        "_cancels",
+        "_driven",
         "_failed_at",
         "_handlers",
+        "_is_forced",
+        "_is_killed",
         "_scheduled",
         "_stash",
         "_stash_max",
@@ -124,7 +151,7 @@ class Cell:
         self.children: dict[str, Cell] | None = None
         self.timers: Timers | None = None
         self.watching: dict[ActorRef[Any], None] | None = None
-        self.watchers: dict[tuple[ActorRef[Any], int], None] | None = None
+        self.watchers: dict[tuple[ActorRef[Any], int], int] | None = None  # → number of the watch
         self.on_started: Callable[[], None] | None = None
         self.on_stopped: list[Callable[[StopReason], None]] | None = None
         self._handlers = handlers_of(cls)
@@ -136,7 +163,11 @@ class Cell:
         self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
         self._task: asyncio.Task[None] | None = None
         self._step_at = math.inf  # when the coroutine in the task began
-        self._cancelling = False
+        self._driven: Coroutine[Any, Any, object] | None = None  # of user code, in the task
+        self._after_hook: Callable[[BaseException | None], None] | None = None
+        self._cancels = 0  # how often the coroutine was cancelled
+        self._is_killed = False  # no time is left to wait for coroutines
+        self._is_forced = False  # none is begun any more
         self._stop_reason: StopReason | None = None
         self._stop_check: asyncio.TimerHandle | None = None
         self._after_children: Callable[[], None] | None = None
@@ -186,10 +217,12 @@ class Cell:
     def _turn(self) -> None:
         coroutine = self._work()
         if coroutine is not None:
+            self._driven = coroutine
             self._begin(self._run(coroutine))
 
     def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
         self._step_at = math.inf
+        self._cancels = 0
         self._task = self.runtime.loop.create_task(driver)
         if self.closed or self.state is State.RESTARTING:
             self._check_stop()
@@ -215,10 +248,12 @@ class Cell:
             self.current = item
             try:
                 result = handler(actor, message)
-            except Exception as error:  # noqa: BLE001 - user code; supervision decides
+            except BaseException as error:  # noqa: BLE001 - user code; supervision decides
                 self._fail(error, message)
                 if self.state is not State.RUNNING:
                     return None
+                if isinstance(error, KeyboardInterrupt):
+                    break
                 continue
             if result is not None and type(result) is CoroutineType:
                 return result
@@ -262,41 +297,90 @@ class Cell:
         mine = self._task
         loop = self.runtime.loop
         count = 0
-        while True:
-            self._step_at = loop.time()
-            self._cancelling = False
-            try:
-                result = await coroutine
-            except asyncio.CancelledError:
-                self._cancelled()
-            except Exception as error:  # noqa: BLE001 - user code; supervision decides
-                self._fail(error, self._message())
-            else:
-                if self._asker is not None:
+        try:
+            while True:
+                self._step_at = loop.time()
+                self._cancels = 0
+                result = await self._drive(coroutine)
+                if self._driven is not coroutine:
+                    break
+                if self._cancels:
+                    self._forget_cancel()
+                if type(result) is _Failed:
+                    self._handler_failed(result.error)
+                    if isinstance(result.error, KeyboardInterrupt):
+                        count = -1  # let it out before anything else is handled
+                elif self._asker is not None:
                     self.answer(result)
-            if self.state is not State.RUNNING:
-                break
-            count += 1
-            if count % BATCH == 0:
-                with contextlib.suppress(asyncio.CancelledError):  # no handler is under way
-                    await asyncio.sleep(0)
-            following = self._work()
-            if following is None:
-                break
-            coroutine = following
-        if self._task is mine:
-            self._task = None
+                if self.state is not State.RUNNING:
+                    break
+                count += 1
+                if count % BATCH == 0:
+                    self._step_at, self._cancels, self._driven = math.inf, 0, None
+                    with contextlib.suppress(asyncio.CancelledError):  # no handler is under way
+                        await asyncio.sleep(0)
+                    if self._task is not mine:
+                        break
+                following = self._work()
+                if following is None:
+                    break
+                self._driven = coroutine = following
+        except _Abandoned:
+            return
+        finally:
+            if self._task is mine:
+                self._task = self._driven = None
+
+    @types.coroutine
+    def _drive(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
+        """Await a coroutine of user code, and return its result or what it raised as `_Failed`.
+
+        Here and nowhere else such a coroutine is resumed, so here it can be left for good: raises
+        `_Abandoned` instead of resuming one that the cell has given up.
+        """
+        step: Callable[[Any], Any] = coroutine.send
+        value: object = None
+        while True:
+            try:
+                awaited = step(value)
+            except StopIteration as done:
+                return done.value
+            except BaseException as error:  # noqa: BLE001 - user code; supervision decides
+                return _Failed(error)
+            try:
+                value = yield awaited
+                step = coroutine.send
+            except GeneratorExit:  # the loop is gone, and this task with it
+                coroutine.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - mostly a cancellation
+                step, value = coroutine.throw, thrown
+            if self._driven is not coroutine:
+                raise _Abandoned
 
     def _message(self) -> object:
         current = self.current
         return current.message if isinstance(current, Delivery | TimerTick) else current
 
-    def _cancelled(self) -> None:
-        if not self._cancelling:
-            self._fail(RuntimeError("cancelled while it awaited"), self._message())
-            return
+    def _forget_cancel(self) -> None:
+        # Else `asyncio.timeout` of a later handler would take that cancellation for its own.
+        while self._task is not None and self._task.uncancel() > 0:
+            pass
+
+    def _handler_failed(self, error: BaseException) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            if self._cancels:
+                self._stopped_early()
+                return
+            error = _cancelled_by_others()
+        self._fail(error, self._message())
+
+    def _stopped_early(self) -> None:
         self._asker = None
-        self.runtime.dead_letter(self.current, self.path, Why.STOPPED_EARLY)
+        item = self.current
+        self.runtime.dead_letter(
+            item.message if isinstance(item, TimerTick) else item, self.path, Why.STOPPED_EARLY
+        )
 
     def answer(self, value: object) -> None:
         """Answer the ask being handled, if there is one."""
@@ -341,7 +425,7 @@ class Cell:
 
     # Failure and restart
 
-    def _fail(self, error: Exception, message: object, during: str = "") -> None:
+    def _fail(self, error: BaseException, message: object, during: str = "") -> None:
         asker, self._asker = self._asker, None
         if asker is not None:
             asker.fail(ActorFailedError(type(error).__name__, failure_text(error)))
@@ -367,7 +451,7 @@ class Cell:
         if escalates and self.parent is not None:
             self.parent._child_escalated(error)
 
-    def _child_escalated(self, error: Exception) -> None:
+    def _child_escalated(self, error: BaseException) -> None:
         if self.state is State.RUNNING:
             if self.mailbox is None:
                 self.mailbox = deque()
@@ -375,12 +459,12 @@ class Cell:
             self._wake()
 
     def _restart(
-        self, error: Exception, message: object, delay_s: float, reason: StopReason
+        self, error: BaseException, message: object, delay_s: float, reason: StopReason
     ) -> None:
         self.state = State.RESTARTING
         actor = self.actor
 
-        def stop_children(failure: Exception | None) -> None:
+        def stop_children(failure: BaseException | None) -> None:
             self._report_hook(failure, "pre_restart")
             self._end_timers()
             self._stop_children(reason, post_stop)
@@ -391,7 +475,7 @@ class Cell:
             else:
                 self._hook(lambda: actor.post_stop(reason), start_later)
 
-        def start_later(failure: Exception | None) -> None:
+        def start_later(failure: BaseException | None) -> None:
             self._report_hook(failure, "post_stop")
             self.actor = None
             self.unstash_all()
@@ -405,14 +489,15 @@ class Cell:
         if actor is None:
             stop_children(None)
         else:
-            self._hook(lambda: actor.pre_restart(error, message), stop_children)
+            self._hook(lambda: actor.pre_restart(_as_exception(error), message), stop_children)
 
     # Start
 
     def start(self) -> None:
         """Build an instance and run its `pre_start`; then messages are handled."""
-        self._backoff = None
-        self.current = None
+        if self.state is State.STOPPED:
+            return
+        self._backoff = self.current = self.timers = None
         if self._stop_reason is not None and not self._has_messages():
             self._begin_stop(self._stop_reason)
             return
@@ -422,7 +507,7 @@ class Cell:
             actor = self.cls.__new__(self.cls, *self.args)
             actor.context = Context(self)
             _construct(actor)(*self.args)
-        except Exception as error:  # noqa: BLE001 - user code; supervision decides
+        except BaseException as error:  # noqa: BLE001 - user code; supervision decides
             self._fail(error, None)
             return
         self.actor = actor
@@ -432,7 +517,7 @@ class Cell:
         mailbox = self.mailbox
         return mailbox is not None and bool(mailbox) and not isinstance(mailbox[0], StopMark)
 
-    def _started(self, error: Exception | None) -> None:
+    def _started(self, error: BaseException | None) -> None:
         if error is not None:
             self._fail(error, None)
             return
@@ -444,35 +529,47 @@ class Cell:
 
     # Hooks
 
-    def _hook(self, call: Callable[[], object], then: Callable[[Exception | None], None]) -> None:
+    def _hook(
+        self, call: Callable[[], object], then: Callable[[BaseException | None], None]
+    ) -> None:
         try:
             result = call()
-        except Exception as error:  # noqa: BLE001 - user code; `then` reports or supervises
+        except BaseException as error:  # noqa: BLE001 - user code; `then` decides
             then(error)
             return
-        if result is not None and type(result) is CoroutineType:
-            self._begin(self._run_hook(result, then))
-        else:
+        if result is None or type(result) is not CoroutineType:
             then(None)
+        elif self._is_forced:
+            result.close()
+            then(TimeoutError("not begun: no time was left"))
+        else:
+            self._driven = result
+            self._after_hook = then
+            self._begin(self._run_hook(result))
 
-    async def _run_hook(
-        self, coroutine: Coroutine[Any, Any, object], then: Callable[[Exception | None], None]
-    ) -> None:
-        mine = self._task
+    async def _run_hook(self, coroutine: Coroutine[Any, Any, object]) -> None:
         self._step_at = self.runtime.loop.time()
-        self._cancelling = False
-        failure: Exception | None = None
         try:
-            await coroutine
-        except asyncio.CancelledError:
-            failure = TimeoutError(f"cancelled after {self.runtime.stop_timeout_s:g} s")
-        except Exception as error:  # noqa: BLE001 - user code; `then` reports or supervises
-            failure = error
-        if self._task is mine:
-            self._task = None
+            result = await self._drive(coroutine)
+        except _Abandoned:
+            return
+        if self._driven is not coroutine:
+            return
+        failure = result.error if type(result) is _Failed else None
+        if isinstance(failure, asyncio.CancelledError):
+            if self._cancels:
+                failure = TimeoutError(f"cancelled after {self.runtime.stop_timeout_s:g} s")
+            else:
+                failure = _cancelled_by_others()
+        self._hook_done(failure)
+
+    def _hook_done(self, failure: BaseException | None) -> None:
+        then, self._after_hook = self._after_hook, None
+        self._task = self._driven = None
+        assert then is not None
         then(failure)
 
-    def _report_hook(self, error: Exception | None, name: str) -> None:
+    def _report_hook(self, error: BaseException | None, name: str) -> None:
         if error is not None:
             self.runtime.actor_failed(self, error, name, "resume")
 
@@ -569,9 +666,28 @@ class Cell:
         self._wake()
 
     def kill(self, reason: StopReason) -> None:
-        """Stop without drain, and cancel the coroutine under way now."""
+        """Stop without drain; the coroutine under way is cancelled now, later ones soon."""
         self.order_stop(reason, drain=False)
+        self._is_killed = True
         self._cancel_task()
+        if self._stop_check is not None:
+            self._stop_check.cancel()
+            self._stop_check = self.runtime.loop.call_later(self._again_s, self._stop_due)
+
+    def end_now(self, reason: StopReason) -> None:
+        """End, and all children before, within this call: coroutines are abandoned, none begins."""
+        if self.state is State.STOPPED:
+            return
+        self._is_forced = self.closed = True
+        self._stop_reason = self._stop_reason or reason
+        for child in list((self.children or {}).values()):
+            child.end_now(reason)
+        if self._driven is not None:
+            self._abandon()
+        if self.state not in (State.STOPPING, State.STOPPED):
+            if self._backoff is not None:
+                self._backoff.cancel()
+            self._begin_stop(self._stop_reason)
 
     def _begin_stop(self, reason: StopReason) -> None:
         self.state = State.STOPPING
@@ -579,6 +695,8 @@ class Cell:
         self._stop_reason = reason
         self._end_timers()
         left = [*(self._stash or ()), *(self.mailbox or ())]
+        if self.mailbox is not None:
+            self.mailbox.clear()
         self._stash = self.mailbox = None
         for item in left:
             self._refuse(item, Why.STOPPED)
@@ -594,7 +712,7 @@ class Cell:
         else:
             self._hook(lambda: actor.post_stop(reason), self._terminated)
 
-    def _terminated(self, error: Exception | None) -> None:
+    def _terminated(self, error: BaseException | None) -> None:
         self._report_hook(error, "post_stop")
         self.state = State.STOPPED
         if self._stop_check is not None:
@@ -610,33 +728,45 @@ class Cell:
             self.runtime.isolate(callback, reason)
 
     def _end_timers(self) -> None:
-        if self.timers is not None:
-            self.timers.cancel_all()
-            self.timers = None
+        # They stay in place, so that the hooks which are still to run cannot start others.
+        if self.timers is None:
+            self.timers = Timers(self)
+        self.timers.end()
 
     def _check_stop(self) -> None:
         """From now on no coroutine of this actor may take longer than the stop timeout.
 
-        One that takes no notice of being cancelled is cancelled again and again: "stopped" means
-        terminated, and never only ordered.
+        One that takes no notice is cancelled `CANCELS_MAX` times and then abandoned: "stopped"
+        means terminated, and never only ordered.
         """
         if self._stop_check is None:
-            self._stop_check = self.runtime.loop.call_later(
-                self.runtime.stop_timeout_s, self._stop_due
-            )
+            self._stop_check = self.runtime.loop.call_later(self._limit_s, self._stop_due)
+
+    @property
+    def _limit_s(self) -> float:
+        """What a coroutine may take before it is cancelled."""
+        limit_s = self.runtime.stop_timeout_s
+        return min(limit_s, KILLED_S) if self._is_killed else limit_s
+
+    @property
+    def _again_s(self) -> float:
+        """How much it may take each time after it was cancelled."""
+        again_s = self.runtime.stop_timeout_s * CANCEL_AGAIN
+        return min(again_s, KILLED_AGAIN_S) if self._is_killed else again_s
 
     def _stop_due(self) -> None:
         self._stop_check = None
-        task = self._task
-        if task is None or not (self.closed or self.state is State.RESTARTING):
+        if self._task is None or not (self.closed or self.state is State.RESTARTING):
             return
-        loop = self.runtime.loop
-        left_s = self._step_at + self.runtime.stop_timeout_s - loop.time()
-        if left_s <= 0.0:
+        loop, limit_s = self.runtime.loop, self._limit_s
+        left_s = self._step_at + limit_s - loop.time()
+        if left_s <= 0.0 or self._cancels:
+            if self._cancels >= CANCELS_MAX:
+                self._abandon()
+                return
             self._cancel_task()
-        if not 0.0 < left_s < math.inf:
-            left_s = self.runtime.stop_timeout_s
-        self._stop_check = loop.call_later(left_s, self._stop_due)
+            left_s = self._again_s
+        self._stop_check = loop.call_later(min(left_s, limit_s), self._stop_due)
 
     def _cancel_task(self) -> None:
         if self._task is None:
@@ -645,5 +775,32 @@ class Cell:
             # A task cancelled before its first step would never run, and the cell never end.
             self.runtime.loop.call_soon(self._cancel_task)
             return
-        self._cancelling = True
+        self._cancels += 1
         self._task.cancel()
+
+    def _abandon(self) -> None:
+        """Give up the coroutine under way: it gets the chance to clean up, and no other."""
+        task, coroutine, then = self._task, self._driven, self._after_hook
+        assert task is not None
+        assert coroutine is not None
+        self._task = self._driven = None
+        self.runtime.abandon(coroutine, self.path)
+        task.cancel()
+        if then is not None:
+            self._hook_done(TimeoutError("abandoned: it took no notice of being cancelled"))
+            return
+        self._stopped_early()
+        self._begin_stop(self._stop_reason or StopReason(StopCause.STOPPED))
+
+
+def _cancelled_by_others() -> RuntimeError:
+    return RuntimeError("cancelled while it awaited")
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """For `pre_restart`, whose authors expect an `Exception`."""
+    if isinstance(error, Exception):
+        return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {failure_text(error)}")
+    wrapped.__cause__ = error
+    return wrapped

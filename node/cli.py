@@ -20,14 +20,17 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import TYPE_CHECKING, Any, Self
 
-from node.client import COMMANDS, parse_address, run_command
+from node.addresses import parse_address
+from node.client import COMMANDS, Parser, run_command
 from node.errors import AddressInUseError, NoSeedError, SettingsError, TenureError
 from node.logs import configure_logging
-from node.settings import DEFAULT_PORT, Settings
-from node.settings_loader import flag_name, load_settings, nearest, setting_types
+from node.settings import DEFAULT_PORT, Settings, nearest, setting_types
+from node.settings_loader import flag_name, load_settings, service_variables
 
 if TYPE_CHECKING:
     from node.management import Management
@@ -85,8 +88,21 @@ member, 70 a bug. Commands: 0, 1 the node says no, 2 usage, 69 not reachable.
 """
 
 
+# Files whose lines a user cannot mend: ours, and those of Python.
+_ROOT = Path(__file__).parent.parent
+NOT_APPLICATION = (
+    *(f"{_ROOT / name}{os.sep}" for name in ("node", "gossip", "singleton")),
+    f"{Path(os.__file__).parent}{os.sep}",
+    "<frozen ",
+)
+
+
 class ApplicationError(TenureError):
     """The application given with --app could not be imported, or its setup raised."""
+
+
+class InterruptedBySignalError(BaseException):
+    """A signal cut code of the application short that does not give the loop back by itself."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,19 +123,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
     configure_logging(settings.log, settings.log_level)
+    ignored = service_variables(os.environ)
+    if ignored:
+        logger.info(
+            "variables that Kubernetes sets for a Service are no settings, and ignored",
+            extra={"variables": " ".join(ignored)},
+        )
     _raise_descriptor_limit()
-    try:
-        with asyncio.Runner(loop_factory=new_loop) as runner:
-            return runner.run(run_member(settings))
-    except Exception:
-        logger.exception("a bug ended this member; please report the lines below")
-        return BUG
+    with Signals() as signals:
+        try:
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                return runner.run(run_member(settings, signals))
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # no signal raises the last
+            logger.exception("a bug ended this member; please report the lines below")
+            return BUG
 
 
-async def run_member(settings: Settings) -> int:
+async def run_member(settings: Settings, signals: Signals) -> int:
     """Start a member, stay until it terminated, and return its exit code; a bug is raised."""
     try:
-        return await _run_member(settings)
+        return await _run_member(settings, signals)
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
     except NoSeedError as error:
@@ -130,27 +153,13 @@ async def run_member(settings: Settings) -> int:
         return _say(error, APPLICATION_FAILED)
 
 
-async def _run_member(settings: Settings) -> int:
-    from node.system import ActorSystem  # not at the top: the client commands need no node
-
-    application = None if settings.app is None else load_application(settings.app)
-    door = None if settings.http is None else Door(settings)
-    system = ActorSystem(settings)
-
-    async def before_join() -> None:
-        if door is not None:
-            door.open(system)
-        if application is not None:
-            await set_up(application, settings.app or "", system)
-
-    opening = asyncio.get_running_loop().create_task(
-        system.open(before_join=before_join, before_close=door.close if door is not None else None)
-    )
-    end_on_signals(system, opening)
+async def _run_member(settings: Settings, signals: Signals) -> int:
     try:
-        await opening
-    except asyncio.CancelledError:
-        logger.info("ended before it looked for the cluster")
+        system = await _start(settings, signals)
+    except (asyncio.CancelledError, InterruptedBySignalError):
+        if signals.first is None:
+            raise
+        logger.info("ended before it looked for the cluster", extra={"signal": signals.first.name})
         return LEFT_IN_ORDER
     _settle_memory()
     ended = await system.terminated
@@ -160,15 +169,116 @@ async def _run_member(settings: Settings) -> int:
     return _say(ended.reason, ended.exit_code)
 
 
+async def _start(settings: Settings, signals: Signals) -> ActorSystem:
+    """Bind, set the application up, and begin to look for the cluster."""
+    from node.system import ActorSystem  # not at the top: the client commands need no node
+
+    application = None
+    if settings.app is not None:
+        with signals.interrupting():
+            application = load_application(settings.app)
+    door = None if settings.http is None else Door(settings)
+    system = ActorSystem(settings)
+
+    async def before_join() -> None:
+        if door is not None:
+            door.open(system)
+        if application is not None:
+            await set_up(application, settings.app or "", system, signals)
+
+    loop = asyncio.get_running_loop()
+    opening = loop.create_task(
+        system.open(before_join=before_join, before_close=door.close if door is not None else None)
+    )
+    leaving: list[asyncio.Task[None]] = []
+
+    def leave() -> None:
+        """Begin the ordered leave, or give the start up while it is `opening`."""
+        logger.info(
+            "leaving; a second signal ends at once",
+            extra={"signal": signals.first.name if signals.first else None},
+        )
+        if not opening.done():
+            opening.cancel()
+        elif not leaving:
+            leaving.append(loop.create_task(system.leave()))
+
+    signals.then(loop, leave)
+    await opening
+    if signals.first is not None and not leaving:
+        leave()  # the setup swallowed the cancellation
+    return system
+
+
+class Signals:
+    """SIGTERM and SIGINT from `with` on: the first one ends in order, the second one at once.
+
+    They are handled between two steps of Python code, not by the event loop: an application that
+    does not give the loop back must not keep its operator from ending the process.
+    """
+
+    def __init__(self) -> None:
+        self.first: signal.Signals | None = None
+        self._interrupting = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._act: Callable[[], None] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def then(self, loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
+        """From now on the first signal calls `act` in `loop`; at once when it came before."""
+        self._loop, self._act = loop, act
+        if self.first is not None:
+            act()
+
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Around plain code of the application: the first signal cuts it short.
+
+        Raises `InterruptedBySignalError` in it; before and after it in any case once a signal came.
+        """
+        if self.first is not None:
+            raise InterruptedBySignalError
+        self._interrupting = True
+        try:
+            yield
+        finally:
+            self._interrupting = False
+            if self.first is not None:
+                raise InterruptedBySignalError
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.first is not None:
+            # The operator does not want to wait any longer: nothing else is done.
+            os._exit(128 + number)
+        self.first = signal.Signals(number)
+        if self._interrupting:
+            raise InterruptedBySignalError
+        if self._loop is not None and self._act is not None:
+            with contextlib.suppress(RuntimeError):  # closed: the end has come already
+                self._loop.call_soon_threadsafe(self._act)
+
+
 class Door:
     """The HTTP of a member: reserved at once, served while the node already joins.
 
-    The constructor raises `AddressInUseError` or `SettingsError`: before anything else is bound.
+    The constructor raises `AddressInUseError` or `SettingsError`, also for a token file without a
+    token: before anything else is bound.
     """
 
     def __init__(self, settings: Settings) -> None:
-        from node.management import reserve
+        from node.management import read_token, reserve
 
+        if settings.http_token_file is not None:
+            read_token("http_token_file", settings.http_token_file)
         self._token_file = settings.http_token_file
         self._listener = reserve(*parse_address("http", settings.http or ""))
         self._serving: asyncio.Task[Management] | None = None
@@ -232,50 +342,58 @@ def load_application(spec: str) -> Callable[[ActorSystem], object]:
             f"app={spec!r}: there is no module {error.name!r} in {os.getcwd()} or among the "
             "installed packages: start in the directory that holds it, or install it"
         ) from error
-    except (Exception, SystemExit) as error:
+    except InterruptedBySignalError:
+        raise
+    except BaseException as error:
         raise _application_error(spec, "cannot be imported", error) from error
     function = getattr(module, function_name, None)
     if callable(function):
         found: Callable[[ActorSystem], object] = function
         return found
-    guess = nearest(function_name, (name for name in vars(module) if name[0] != "_"))
+    guess = nearest(function_name, _functions_of(module))
     raise ApplicationError(
         f"app={spec!r}: {module_name} has no function {function_name!r}: "
         + (f"did you mean {module_name}:{guess}?" if guess else "define `def setup(system)` there")
     )
 
 
+def _functions_of(module: object) -> list[str]:
+    """The public functions a module defines itself; what it imported is no setup."""
+    name = getattr(module, "__name__", "")
+    return [
+        key
+        for key, value in vars(module).items()
+        if key[0] != "_" and isinstance(value, FunctionType) and value.__module__ == name
+    ]
+
+
 async def set_up(
-    application: Callable[[ActorSystem], object], spec: str, system: ActorSystem
+    application: Callable[[ActorSystem], object],
+    spec: str,
+    system: ActorSystem,
+    signals: Signals,
 ) -> None:
-    """Call the application's setup, plain or async. Raises `ApplicationError` when it does."""
+    """Call the application's setup, plain or async.
+
+    Raises `ApplicationError` for whatever it raises, a cancellation included, unless a signal
+    has caused it.
+    """
     try:
-        result = application(system)
+        with signals.interrupting():
+            result = application(system)
         if inspect.isawaitable(result):
             await result
-    except (Exception, SystemExit) as error:
-        raise _application_error(spec, "raised in its setup", error) from error
-
-
-def end_on_signals(system: ActorSystem, opening: asyncio.Task[None]) -> None:
-    """SIGTERM and SIGINT begin an ordered leave, or give the start up while it is `opening`; the
-    second signal ends the process at once."""
-    loop = asyncio.get_running_loop()
-    leaving: list[asyncio.Task[None]] = []
-
-    def on_signal(number: signal.Signals) -> None:
-        if leaving:
-            # The operator does not want to wait any longer: nothing else is done.
-            os._exit(128 + number)
-        logger.info("leaving; a second signal ends at once", extra={"signal": number.name})
-        if opening.done():
-            leaving.append(loop.create_task(system.leave()))
-        else:
-            opening.cancel()
-            leaving.append(opening)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
+    except InterruptedBySignalError:
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and signals.first is not None:
+            raise
+        raise _application_error(spec, "raised in its setup", error, application) from error
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise ApplicationError(
+            f"app={spec!r} has a yield in its setup, so nothing of it was run"
+            f"{_defined_at(application)}: mend it there"
+        )
 
 
 def _raise_descriptor_limit() -> None:
@@ -293,18 +411,9 @@ def _settle_memory() -> None:
     gc.freeze()
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        print(
-            f"tenure: {message}: `python -m node --help` lists flags and commands",
-            file=sys.stderr,
-        )
-        sys.exit(WRONG_USAGE)
-
-
 def _member_parser() -> argparse.ArgumentParser:
     commands = "\n".join(f"  {name:<9} {text}" for name, (_, text) in COMMANDS.items())
-    parser = _Parser(
+    parser = Parser(
         prog="python -m node",
         usage="python -m node [flags]  |  python -m node COMMAND [--help]",
         description="Starts a member of an actor cluster; with a command, talks to one.",
@@ -355,19 +464,42 @@ def _unknown_flag(word: str) -> int:
     return _say(f"{word} is no flag: {mend}", WRONG_USAGE)
 
 
-def _application_error(spec: str, what: str, error: BaseException) -> ApplicationError:
-    """Names the line of the application, the last one in the traceback that is not ours."""
-    trace, where = error.__traceback__, ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if code.co_filename != __file__ and "importlib" not in code.co_filename:
-            where = f", {code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
+def _application_error(
+    spec: str, what: str, error: BaseException, application: object = None
+) -> ApplicationError:
+    """Names the line of the application at which it can be mended."""
+    from node.supervision import failure_text
+
     logger.debug("the application failed", exc_info=error)
+    text = f"{type(error).__name__}: {failure_text(error)}".removesuffix(": ")
+    where = _raised_at(error) or _defined_at(application)
     return ApplicationError(
-        f"app={spec!r} {what}: {type(error).__name__}: {error}{where}: "
-        "mend it there; --log-level debug shows the traceback"
+        f"app={spec!r} {what}: {text}{where}: mend it there; --log-level debug shows the traceback"
     )
+
+
+def _raised_at(error: BaseException) -> str:
+    """`, file:line` of the application's innermost frame; of a package's where there is none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f", {error.filename}:{error.lineno}"
+    places, trace = [], error.__traceback__
+    while trace is not None:
+        places.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+        trace = trace.tb_next
+    installed = [place for place in places if "site-packages" in place[0]]
+    others = [place for place in places if not place[0].startswith(NOT_APPLICATION)]
+    own = [place for place in others if place not in installed]
+    for file, line in (own or installed)[-1:]:
+        return f", {file}:{line}"
+    return ""
+
+
+def _defined_at(application: object) -> str:
+    """`, file:line` of a function; empty for what is none."""
+    if not isinstance(application, FunctionType):
+        return ""
+    code = application.__code__
+    return f", {code.co_filename}:{code.co_firstlineno}"
 
 
 def _say(what: object, exit_code: int) -> int:

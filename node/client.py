@@ -9,14 +9,30 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from node.addresses import parse_address
 from node.errors import SettingsError
 
 SAYS_NO = 1
 USAGE = 2
 NOT_REACHABLE = 69
+INTERRUPTED = 130
+
+TIMEOUT_S = 5.0
+TIMEOUT_MAX_S = 86_400.0
+RETRY_S = 0.05
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose errors are one line, in the form of all others."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with 2."""
+        print(f"tenure: {message}: `{self.prog} --help` lists what there is", file=sys.stderr)
+        sys.exit(USAGE)
 
 
 class NotReachableError(Exception):
@@ -54,28 +70,23 @@ def run_command(name: str, argv: Sequence[str], environ: Mapping[str, str]) -> i
     except RefusedError as error:
         print(f"tenure: {address} says no: {error}", file=sys.stderr)
         return SAYS_NO
-
-
-def parse_address(setting: str, text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` of HTTP. Raises `SettingsError`, naming `setting`."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise SettingsError(f"{setting}={text!r} is no HOST:PORT: write for example 127.0.0.1:8550")
-    return host, int(port)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def _parser(name: str, text: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m node {name}", description=f"{text}.", allow_abbrev=False
-    )
+    parser = Parser(prog=f"python -m node {name}", description=f"{text}.", allow_abbrev=False)
     parser.add_argument(
         "--http",
         metavar="HOST:PORT",
         help="where the member serves HTTP (or environment variable TENURE_HTTP)",
     )
     parser.add_argument(
-        "--timeout-s", type=float, default=5.0, metavar="S", help="wait so long for it (5)"
+        "--timeout-s",
+        type=_timeout,
+        default=TIMEOUT_S,
+        metavar="S",
+        help=f"wait so long for its answer, and for it to start ({TIMEOUT_S:g})",
     )
     if name == "leave":
         parser.add_argument(
@@ -86,8 +97,21 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
     return parser
 
 
+def _timeout(text: str) -> float:
+    try:
+        timeout_s = float(text)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s <= TIMEOUT_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no number of seconds greater than 0 and at most {TIMEOUT_MAX_S:g}"
+        )
+    return timeout_s
+
+
 class Connection:
-    """One member's HTTP door."""
+    """One member's HTTP door. It may open within `timeout_s`: a member that was just started
+    needs a moment."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._host = host
@@ -96,13 +120,25 @@ class Connection:
 
     def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
         """The JSON of the answer. Raises `NotReachableError` or `RefusedError`."""
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._ask_once(method, path, headers or {})
+            except ConnectionRefusedError as error:
+                if time.monotonic() + RETRY_S > until:
+                    raise NotReachableError(str(error)) from error
+                time.sleep(RETRY_S)
+
+    def _ask_once(self, method: str, path: str, headers: dict[str, str]) -> Any:
         import http.client  # a member that starts never needs it
 
         connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
-            connection.request(method, path, headers=headers or {})
+            connection.request(method, path, headers=headers)
             response = connection.getresponse()
             body = json.loads(response.read())
+        except ConnectionRefusedError:
+            raise  # nothing was sent
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NotReachableError(str(error) or type(error).__name__) from error
         finally:
@@ -143,13 +179,9 @@ def _members(arguments: argparse.Namespace, member: Connection) -> int:
 def _leave(arguments: argparse.Namespace, member: Connection) -> int:
     headers = {}
     if arguments.token_file is not None:
-        try:
-            with open(arguments.token_file, encoding="utf-8") as file:
-                headers["Authorization"] = f"Bearer {file.read().strip()}"
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(
-                f"--token-file {arguments.token_file!r} cannot be read: {error}"
-            ) from error
+        from node.management import read_token
+
+        headers["Authorization"] = f"Bearer {read_token('--token-file', arguments.token_file)}"
     member.ask("POST", "/cluster/leave", headers)
     print("the member hands over, leaves and ends")
     return 0

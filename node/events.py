@@ -113,7 +113,9 @@ class EventStream:
             for subscription in self._subscriptions.get(kind, ()):
                 try:
                     subscription.handler(event)
-                except Exception:  # noqa: BLE001 - a subscriber's; the others must hear it too
+                except KeyboardInterrupt:
+                    raise
+                except BaseException:  # noqa: BLE001 - a subscriber's; the others must hear it too
                     self.failures += 1
                     if not subscription.has_failed:
                         subscription.has_failed = True

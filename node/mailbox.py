@@ -69,7 +69,7 @@ class ChildFailed:
 
     __slots__ = ("error", "parent")
 
-    def __init__(self, error: Exception, parent: object) -> None:
+    def __init__(self, error: BaseException, parent: object) -> None:
         self.error = error
         self.parent = parent
 

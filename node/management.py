@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 64
 SHUTDOWN_TIMEOUT_S = 1.0
+TOKEN_CHARACTERS_MAX = 4096
 
 
 class Request(NamedTuple):
@@ -59,16 +60,38 @@ def reserve(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise AddressInUseError(
                 f"http={host}:{port} is in use by another process: "
                 "end what listens there, or choose another with --http HOST:PORT"
             ) from error
         raise SettingsError(
-            f"http={host}:{port} cannot be bound ({error.strerror}): "
+            f"http={host}:{port} cannot be bound ({getattr(error, 'strerror', None) or error}): "
             "name an address of this host and a port this user may open"
         ) from error
+
+
+def read_token(setting: str, path: str) -> str:
+    """The token in a file, without the white space around it; headers can carry it.
+
+    Raises `SettingsError`, naming `setting`, when there is none.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.read(TOKEN_CHARACTERS_MAX + 1).strip()
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise SettingsError(
+            f"{setting}={path!r} cannot be read ({what}): name a text file that exists and that "
+            "this user may read"
+        ) from error
+    if not (0 < len(token) <= TOKEN_CHARACTERS_MAX and token.isascii() and token.isprintable()):
+        raise SettingsError(
+            f"{setting}={path!r} holds no token: write one line of 1 to {TOKEN_CHARACTERS_MAX} "
+            "ASCII characters into it"
+        )
+    return token
 
 
 class Management:
@@ -191,13 +214,12 @@ class Routes:
     def _token_refusal(self, authorization: str) -> Answer | None:
         assert self._token_file is not None
         try:
-            with open(self._token_file, encoding="utf-8") as file:
-                token = file.read(4096).strip()  # read each time: tokens are rotated
-        except (OSError, UnicodeDecodeError) as error:
-            logger.warning("the token file cannot be read", extra={"error": str(error)})
+            token = read_token("http_token_file", self._token_file)  # each time: it is rotated
+        except SettingsError as error:
+            logger.warning("no order can be given by token", extra={"error": str(error)})
             token = ""
-        given = authorization.removeprefix("Bearer ").strip()
-        if token and hmac.compare_digest(given.encode(), token.encode()):
+        given = authorization.removeprefix("Bearer ").strip().encode(errors="surrogateescape")
+        if token and hmac.compare_digest(given, token.encode()):
             return None
         return _error(401, "the token is missing or wrong", "send `Authorization: Bearer <token>`")
 

@@ -62,6 +62,7 @@ class SingletonProxies:
         self._proxies: dict[str, SingletonProxy] = {}
         runtime.path_handlers[PREFIX] = self.deliver
         runtime.return_handlers[PREFIX] = self.take_back
+        runtime.own_messages.add(DrainMark)
 
     def get(self, type_name: str, *, buffer_size: int | None = None) -> SingletonProxy:
         """The proxy of a type, made at the first call; a later `buffer_size` is adopted."""
@@ -94,6 +95,16 @@ class SingletonProxies:
         else:
             proxy.take_back(node, delivery)
 
+    def fail_held(self, why: str) -> None:
+        """The node ends, and no host is expected: asks of this node that wait for one fail now,
+        and so do later ones, with `DeadActorError` saying `why`.
+
+        Told messages, and asks of other nodes, are still held: should there be a host after all,
+        they go there. To be called once the singletons of this node have stopped.
+        """
+        for proxy in self._proxies.values():
+            proxy.fail_held(why)
+
     def close(self) -> None:
         """The node ends: whatever is still held becomes dead letters."""
         for proxy in self._proxies.values():
@@ -110,6 +121,7 @@ class SingletonProxy:
     __slots__ = (
         "_drain",
         "_drain_timer",
+        "_fails",
         "_held",
         "_host",
         "_is_here",
@@ -136,6 +148,7 @@ class SingletonProxy:
         self._was_used = False  # something of this node went to the present host
         self._held: deque[tuple[NodeId | None, Delivery]] = deque()
         self._is_warned = False
+        self._fails = ""  # why an ask of this node without a host fails instead of being held
         self._drain: LocalAsk | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None  # set: the host cannot be reached now
@@ -193,6 +206,13 @@ class SingletonProxy:
             self._begin_drain(former)
         self._flush()
 
+    def fail_held(self, why: str) -> None:
+        """Fail the asks of this node that wait for a host, now and from now on."""
+        self._fails = why
+        held, self._held = self._held, deque()
+        for node, delivery in held:
+            self._hold(node, delivery)
+
     def close(self) -> None:
         """Hold nothing any more: what is held becomes dead letters."""
         self._end_drain()
@@ -219,6 +239,11 @@ class SingletonProxy:
             cell.put(delivery)
 
     def _hold(self, node: NodeId | None, delivery: Delivery) -> None:
+        asker = delivery.asker
+        is_hostless = self._host is None or self._is_here
+        if self._fails and is_hostless and node is None and asker is not None:
+            asker.fail(DeadActorError(f"{self._recipient}: {self._fails}"))
+            return
         if len(self._held) < self.buffer_size:
             self._held.append((node, delivery))
             return

@@ -3,11 +3,19 @@
 Decides: what each envelope leads to, which asks wait for which node, and who is told when an actor
 or a node ends. Does not decide how frames travel (the transport) nor who is a member (gossip).
 Owned by `node.runtime`; fed by the daemon through it. Never raises for what a peer sent.
+
+Death watch outlasts links. Each watch has a number (`corr`) of the watcher's node. The news of an
+end carries it, and is kept and sent again (slowly, and at once when the node can be reached again)
+until the watcher's node confirms it by an UNWATCH of that number, or is removed. Watches are sent
+again too when their node can be reached again, so one that was lost on the way is made good. What
+comes twice is recognised by its number.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from gossip.membership import NodeId
@@ -34,12 +42,15 @@ if TYPE_CHECKING:
 
 ASKS_MAX = 65_536
 WATCHES_MAX = 65_536  # per node, each way
-TERMINATED_TRIES = 10  # a lost WATCH ends the watch; a lost TERMINATED would leave it for ever
-TERMINATED_RETRY_S = 1.0
+ENDS_MAX = 16_384  # per node: what it is to be told of ends and has not confirmed
+ENDS_RETRY_S = 2.0
+AT_ONCE = 256  # so many are sent again together, the next ones a little later
+NEXT_S = 0.05
 TEMP = "/temp"  # where answers go: to no actor, but to the ask with this corr
 
 _FAILED, _UNHANDLED, _DEAD = 1, 2, 3
 _Target = tuple[str, int]
+_Watch = tuple[ActorRef[Any], int]  # by which ref, and its number
 
 
 class Remote:
@@ -60,7 +71,10 @@ class Remote:
         self._corr = 0
         self._asks: dict[int, LocalAsk] = {}
         # node → what we watch there → (who of us watches, by which ref)
-        self._watched: dict[NodeId, dict[_Target, dict[Cell, ActorRef[Any]]]] = {}
+        self._watched: dict[NodeId, dict[_Target, dict[Cell, _Watch]]] = {}
+        # node → number of its watch → the news of an end that it has not confirmed
+        self._ends: dict[NodeId, dict[int, Envelope]] = {}
+        self._ends_retry: asyncio.TimerHandle | None = None
         # node → who there watches which of our cells
         self._watchers: dict[NodeId, dict[tuple[Cell, ActorRef[Any], int], None]] = {}
 
@@ -126,8 +140,9 @@ class Remote:
         corr: int = 0,
         tag: str = "",
         body: list[Any] | None = None,
+        hops: int = 0,
     ) -> None:
-        payload = self._codec.encode(Envelope(kind, path, uid, sender, corr, tag, body or [], 0))
+        payload = self._codec.encode(Envelope(kind, path, uid, sender, corr, tag, body or [], hops))
         self._transmit(node, payload)
 
     def _transmit(self, node: NodeId, payload: bytes) -> None:
@@ -222,14 +237,11 @@ class Remote:
         recipient = f"{node.address}{envelope.path}"
         kind = envelope.kind
         if kind is Kind.WATCH:
-            self._end_watches(node, (envelope.path, envelope.uid), _unreachable(node))
+            if not envelope.hops:
+                self._end_watches(node, (envelope.path, envelope.uid), _unreachable(node))
             return
-        if kind is Kind.UNWATCH:
-            return
-        if kind is Kind.TERMINATED and envelope.hops < TERMINATED_TRIES and not self._is_closed:
-            again = self._codec.encode(envelope._replace(hops=envelope.hops + 1))
-            self._runtime.loop.call_later(TERMINATED_RETRY_S, self._transmit, node, again)
-            return
+        if kind is Kind.UNWATCH or kind is Kind.TERMINATED:
+            return  # an unconfirmed end is sent again
         message: object = Unreadable(envelope.tag or kind.name.lower(), envelope.body)
         try:
             if envelope.tag:
@@ -274,25 +286,51 @@ class Remote:
             self._runtime.count("refused watches")
             _tell_end(cell, ref, StopReason(StopCause.GONE, "too many watches on this node"))
             return
-        watched.setdefault((ref.path, ref.uid), {})[cell] = ref
-        self._post(ref.node, Kind.WATCH, ref.path, ref.uid, cell.ref)
+        self._corr += 1
+        watched.setdefault((ref.path, ref.uid), {})[cell] = (ref, self._corr)
+        self._post(ref.node, Kind.WATCH, ref.path, ref.uid, cell.ref, self._corr)
 
     def unwatch(self, cell: Cell, ref: ActorRef[Any]) -> None:
         """Do not tell it."""
         watched = self._watched.get(ref.node, {})
         watching = watched.get((ref.path, ref.uid), {})
-        if watching.pop(cell, None) is None:
+        watch = watching.pop(cell, None)
+        if watch is None:
             return
         if not watching:
             del watched[(ref.path, ref.uid)]
         if not watched:
             del self._watched[ref.node]
-        self._post(ref.node, Kind.UNWATCH, ref.path, ref.uid, cell.ref)
+        self._post(ref.node, Kind.UNWATCH, ref.path, ref.uid, cell.ref, watch[1])
+
+    def node_reachable(self, node: NodeId) -> None:
+        """Send again what a lost link may have swallowed: unconfirmed ends, and watches."""
+        self._send_ends_again(node)
+        self._watch_again(
+            [
+                (key, target, cell)
+                for key in (node, node._replace(uid=0))
+                for target, watching in self._watched.get(key, {}).items()
+                for cell in watching
+            ]
+        )
+
+    def _watch_again(self, watches: list[tuple[NodeId, _Target, Cell]]) -> None:
+        for node, target, cell in watches[:AT_ONCE]:
+            watch = self._watched.get(node, {}).get(target, {}).get(cell)
+            if watch is not None:
+                self._post(node, Kind.WATCH, *target, cell.ref, watch[1], hops=1)
+        if len(watches) > AT_ONCE and not self._is_closed:
+            self._runtime.loop.call_later(NEXT_S, self._watch_again, watches[AT_ONCE:])
 
     def _watch_asked(self, node: NodeId, envelope: Envelope) -> None:
         watcher = envelope.sender
         if watcher is None or watcher.node != node:
             self._refused("bad watch", f"from {node} for {watcher}")
+            return
+        number = envelope.corr
+        if number in self._ends.get(node, {}):
+            self._transmit(node, self._codec.encode(self._ends[node][number]))
             return
         cell = self._runtime.cell_at(envelope.path, envelope.uid)
         watchers = self._watchers.setdefault(node, {})
@@ -304,20 +342,26 @@ class Remote:
             else:
                 self._runtime.count("refused watches")
                 reason = StopReason(StopCause.GONE, "too many watches from this node")
-            self.send_terminated(watcher, envelope.path, envelope.uid, reason)
+            self.send_terminated(watcher, envelope.path, envelope.uid, number, reason)
             return
         if cell.watchers is None:
             cell.watchers = {}
-        cell.watchers[(watcher, envelope.uid)] = None
+        cell.watchers[(watcher, envelope.uid)] = number
         watchers[(cell, watcher, envelope.uid)] = None
 
     def _unwatch_asked(self, node: NodeId, envelope: Envelope) -> None:
+        """A watch is taken back, or the news of an end is confirmed."""
+        ends = self._ends.get(node)
+        if ends is not None and ends.pop(envelope.corr, None) is not None and not ends:
+            del self._ends[node]
         cell = self._runtime.cell_at(envelope.path, envelope.uid)
         watcher = envelope.sender
-        if cell is not None and watcher is not None:
+        if cell is None or watcher is None or cell.watchers is None:
+            return
+        key = (watcher, envelope.uid)
+        if cell.watchers.get(key) == envelope.corr:
+            del cell.watchers[key]
             self.forget_watcher(cell, watcher, envelope.uid)
-            if cell.watchers is not None:
-                cell.watchers.pop((watcher, envelope.uid), None)
 
     def forget_watcher(self, cell: Cell, watcher: ActorRef[Any], uid: int) -> None:
         """That watcher on another node is told, or does not want to be."""
@@ -328,11 +372,39 @@ class Remote:
                 del self._watchers[watcher.node]
 
     def send_terminated(
-        self, watcher: ActorRef[Any], path: str, uid: int, reason: StopReason
+        self, watcher: ActorRef[Any], path: str, uid: int, number: int, reason: StopReason
     ) -> None:
-        """Tell a watcher on another node that the actor it knows as (path, uid) ended."""
+        """Tell a watcher on another node that the actor it knows as (path, uid) ended, until its
+        node confirms that; `number` is that of its watch."""
+        if self._is_closed:
+            return
+        node = watcher.node
         body = [path, uid, int(reason.cause), _printable(reason.detail)]
-        self._post(watcher.node, Kind.TERMINATED, watcher.path, watcher.uid, None, body=body)
+        envelope = Envelope(Kind.TERMINATED, watcher.path, watcher.uid, None, number, "", body, 0)
+        ends = self._ends.setdefault(node, {})
+        if len(ends) >= ENDS_MAX:
+            del ends[next(iter(ends))]
+            self._runtime.count("ends not told")
+        ends[number] = envelope
+        self._transmit(node, self._codec.encode(envelope))
+        self._retry_ends_later()
+
+    def _retry_ends_later(self) -> None:
+        if self._ends_retry is None:
+            self._ends_retry = self._runtime.loop.call_later(ENDS_RETRY_S, self._retry_ends)
+
+    def _retry_ends(self) -> None:
+        self._ends_retry = None
+        for node in list(self._ends):
+            self._send_ends_again(node)
+        if self._ends:
+            self._retry_ends_later()
+
+    def _send_ends_again(self, node: NodeId) -> None:
+        ends = self._ends.get(node, {})
+        for number in list(islice(ends, AT_ONCE)):
+            envelope = ends[number] = ends.pop(number)  # to the end: the others come next time
+            self._transmit(node, self._codec.encode(envelope))
 
     def _actor_ended(self, node: NodeId, envelope: Envelope) -> None:
         body = envelope.body
@@ -343,18 +415,28 @@ class Remote:
         cause = next((cause for cause in StopCause if cause == code), StopCause.GONE)
         watcher = self._runtime.cell_at(envelope.path, envelope.uid)
         if watcher is not None:
-            self._end_watches(node, (path, uid), StopReason(cause, detail), only=watcher)
+            ended = StopReason(cause, detail)
+            self._end_watches(node, (path, uid), ended, only=watcher, number=envelope.corr)
+        told: ActorRef[Any] = ActorRef(self._runtime, None, envelope.path, envelope.uid)
+        self._post(node, Kind.UNWATCH, path, uid, told, envelope.corr)
 
     def _end_watches(
-        self, node: NodeId, target: _Target, reason: StopReason, only: Cell | None = None
+        self,
+        node: NodeId,
+        target: _Target,
+        reason: StopReason,
+        *,
+        only: Cell | None = None,
+        number: int | None = None,
     ) -> None:
         for key in (node, node._replace(uid=0)):  # a ref by address has no node uid
             watched = self._watched.get(key, {})
             watching = watched.get(target, {})
             for cell in list(watching) if only is None else [only]:
-                ref = watching.pop(cell, None)
-                if ref is not None:
-                    _tell_end(cell, ref, reason)
+                watch = watching.get(cell)
+                if watch is not None and number in (None, watch[1]):
+                    del watching[cell]
+                    _tell_end(cell, watch[0], reason)
             if target in watched and not watching:
                 del watched[target]
             if key in self._watched and not watched:
@@ -376,6 +458,7 @@ class Remote:
         for key in both:
             for target in list(self._watched.get(key, {})):
                 self._end_watches(node, target, reason)
+        self._ends.pop(node, None)
         for cell, watcher, uid in self._watchers.pop(node, {}):
             if cell.watchers is not None:
                 cell.watchers.pop((watcher, uid), None)
@@ -383,6 +466,9 @@ class Remote:
     def close(self) -> None:
         """Send nothing any more, and fail every ask that waits for another node."""
         self._is_closed = True
+        self._ends.clear()
+        if self._ends_retry is not None:
+            self._ends_retry.cancel()
         asks, self._asks = list(self._asks.values()), {}
         for ask in asks:
             ask.fail(DeadActorError("this system has stopped"))

@@ -13,7 +13,7 @@ import inspect
 import logging
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from gossip.membership import NodeId
@@ -22,14 +22,14 @@ from node.cell import Cell
 from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
 from node.errors import DeadActorError, MessageError, TenureError, UnhandledMessageError
 from node.events import ActorFailed, DeadLetter, EventStream, Unreadable, Why
+from node.log_limiter import LogLimiter
 from node.mailbox import Delivery
 from node.ref import ActorRef
 from node.remote import Remote
 from node.supervision import Restart, StopCause, StopReason, Supervision, failure_text
 
-LOG_PERIOD_S = 10.0
-LOG_KEYS_MAX = 1_000
 LEVELS_MAX = 32
+KILL_S = 1.0  # what a shutdown still waits for actors that it had to kill
 NOWHERE = NodeId("local", 0, 0)
 
 PathHandler = Callable[[NodeId | None, Delivery], None]
@@ -51,6 +51,7 @@ class Runtime:
     `path_handlers` maps a prefix such as "/singleton/" to a function that takes every message for
     "whoever is there" (uid 0) under it: `handler(node it came from or None, delivery)`.
     `return_handlers` likewise for those that could not be sent: `handler(node, delivery)`.
+    `own_messages` are classes of the machinery: users do not hear of their dead letters.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Runtime:
         self.counters: dict[str, int] = {}
         self.path_handlers: dict[str, PathHandler] = {}
         self.return_handlers: dict[str, PathHandler] = {}
+        self.own_messages: set[type] = set()
         self.self_id = self_id
         self._cells: dict[str, Cell] = {}
         self._signatures: dict[type, inspect.Signature] = {}
@@ -80,7 +82,9 @@ class Runtime:
         self._names = 0
         self._is_closing = False
         self._is_in_dead_letter = False
-        self._logged: dict[str, tuple[float, int]] = {}
+        self._limiter = LogLimiter(_log, loop, clock)
+        # Kept for ever: to let go of a coroutine that ignores its close resumes it once more.
+        self._abandoned: list[object] = []
         self.remote = Remote(
             self,
             send_data,
@@ -281,14 +285,14 @@ class Runtime:
         """An actor has ended: free its path, tell who watches. Called by the cell."""
         del self._cells[cell.path]
         watchers, cell.watchers = cell.watchers, None
-        for watcher, uid in watchers or ():
+        for (watcher, uid), number in (watchers or {}).items():
             if watcher.is_local:
                 watching = self.cell_at(watcher.path, watcher.uid)
                 if watching is not None:
                     self._tell_end(watching, self.ref_as_known(cell, uid), reason)
             else:
                 self.remote.forget_watcher(cell, watcher, uid)
-                self.remote.send_terminated(watcher, cell.path, uid, reason)
+                self.remote.send_terminated(watcher, cell.path, uid, number, reason)
 
     def ref_as_known(self, cell: Cell, uid: int) -> ActorRef[Any]:
         """The ref by which somebody knows a cell: exact, or whoever is there."""
@@ -307,7 +311,7 @@ class Runtime:
             return
         if target.watchers is None:
             target.watchers = {}
-        target.watchers[(cell.ref, ref.uid)] = None
+        target.watchers[(cell.ref, ref.uid)] = 0
 
     def unwatch(self, cell: Cell, ref: ActorRef[Any]) -> None:
         """Do not tell it."""
@@ -387,6 +391,9 @@ class Runtime:
             message, sender = item.message, item.sender
             if item.asker is not None:
                 item.asker.fail(_ask_error(message, path, why))
+        if type(message) in self.own_messages:
+            self.count(f"own messages lost: {why.name.lower()}")
+            return
         self.count(f"dead letters: {why.name.lower()}")
         if self._is_in_dead_letter:
             return  # a subscriber's own message died: counted, not told to it again for ever
@@ -416,20 +423,49 @@ class Runtime:
         """
         self.remote.node_removed(node, left=left)
 
+    def node_reachable(self, node: NodeId) -> None:
+        """A node can be reached again: what death watch has to tell it, or to ask it, goes now."""
+        self.remote.node_reachable(node)
+
     # Failures, counters, log
 
-    def actor_failed(self, cell: Cell, error: Exception, during: str, outcome: str) -> None:
-        """User code raised: count, publish, log at times. Called by the cell."""
+    def actor_failed(self, cell: Cell, error: BaseException, during: str, outcome: str) -> None:
+        """User code raised: count, publish, log at times. Called by the cell.
+
+        `KeyboardInterrupt` is raised again where it leaves nothing half done: in the loop itself.
+        """
         self.count(f"actor failures: {outcome}")
         name = type(error).__name__
+        if isinstance(error, KeyboardInterrupt) and during != "child":
+            self.loop.call_soon(_raise, error)
         self.events.publish(ActorFailed(cell.path, during, name, failure_text(error), outcome))
         self.log("actor failed", cell.path, exc_info=error, during=during, outcome=outcome)
+
+    def abandon(self, coroutine: Coroutine[Any, Any, object], path: str) -> None:
+        """Close a coroutine of user code that nobody will resume. Called by the cell."""
+        self.count("abandoned coroutines")
+        self.log(
+            "a coroutine of an actor took no notice of being cancelled and is abandoned: it runs "
+            "no further",
+            path,
+            level=logging.ERROR,
+            coroutine=getattr(coroutine, "__qualname__", ""),
+        )
+        chain = _awaited(coroutine)
+        try:
+            coroutine.close()
+        except KeyboardInterrupt as error:
+            self.loop.call_soon(_raise, error)
+        except BaseException:  # noqa: BLE001 - user code: it failed, or ignores even this
+            self._abandoned.extend(chain)
 
     def isolate(self, callback: Callable[..., object], *args: object) -> None:
         """Call something that must not hurt us."""
         try:
             callback(*args)
-        except Exception:  # noqa: BLE001 - somebody else's callback
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001 - somebody else's callback
             self.count("failed callbacks")
             _log.exception("callback failed")
 
@@ -442,21 +478,12 @@ class Runtime:
         text: str,
         path: str,
         *,
+        level: int = logging.WARNING,
         exc_info: BaseException | bool | None = None,
         **fields: object,
     ) -> None:
-        """Warn, at most once per `LOG_PERIOD_S` for one text and path, with how many were left
-        out since."""
-        key = f"{text} {path}"
-        now = self.clock()
-        at, left_out = self._logged.get(key, (-LOG_PERIOD_S, 0))
-        if now - at < LOG_PERIOD_S:
-            self._logged[key] = (at, left_out + 1)
-            return
-        if len(self._logged) >= LOG_KEYS_MAX:
-            self._logged.clear()
-        self._logged[key] = (now, 0)
-        _log.warning(text, exc_info=exc_info, extra={"path": path, "left_out": left_out, **fields})
+        """Write a line about something at `path`, within the bounds of `LogLimiter`."""
+        self._limiter.log(level, text, path, exc_info=exc_info, **fields)
 
     def _count_refused(self, reason: str, detail: str) -> None:
         self.count(f"refused: {reason}")
@@ -468,8 +495,9 @@ class Runtime:
         """Stop all actors, those under /user before the others, children before parents.
 
         What reached a mailbox is still handled, within `timeout_s` for everything; then what is
-        left is cancelled and becomes dead letters. True when all had ended in time. A second call
-        does the same.
+        left is cancelled and becomes dead letters, and what takes no notice is abandoned. When it
+        returns, no actor acts any more; True when all had ended in time, else the log names those
+        that had not. A second call does the same.
         """
         self._is_closing = True
         reason = StopReason(StopCause.SHUTDOWN)
@@ -488,9 +516,28 @@ class Runtime:
             self.log("actor did not stop in time", cell.path)
             cell.kill(reason)
         if left:
-            await self._ends(left, self.loop.time() + min(timeout_s, 1.0))
+            await self._ends(left, self.loop.time() + min(timeout_s, KILL_S))
+        self.abandon_all()
         self.remote.close()
+        self._limiter.close()
         return not left
+
+    def not_ended(self) -> tuple[str, ...]:
+        """The paths of all actors that have not ended, sorted."""
+        return tuple(sorted(self._cells))
+
+    def abandon_all(self, reason: StopReason | None = None) -> tuple[str, ...]:
+        """End every actor within this call, and start none any more; returns who had not ended.
+
+        The last resort, when no time is left: coroutines under way are closed where they are, each
+        `post_stop` is called, but one that is `async` is not begun.
+        """
+        self._is_closing = True
+        left = self.not_ended()
+        for cell in list(self._cells.values()):
+            if cell.parent is None:
+                cell.end_now(reason or StopReason(StopCause.SHUTDOWN))
+        return left
 
     async def _ends(self, cells: Iterable[Cell], deadline: float | None = None) -> bool:
         """Wait until these have ended, at most until `deadline` (loop time)."""
@@ -521,6 +568,21 @@ class Runtime:
         finally:
             if timer is not None:
                 timer.cancel()
+
+
+def _awaited(coroutine: object) -> list[object]:
+    """A coroutine, what it awaits, what that awaits, and so on."""
+    chain: list[object] = []
+    following: object = coroutine
+    while following is not None:
+        chain.append(following)
+        inner = getattr(following, "cr_await", None)
+        following = inner if inner is not None else getattr(following, "gi_yieldfrom", None)
+    return chain
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def _ask_error(message: object, path: str, why: Why) -> TenureError:

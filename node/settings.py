@@ -6,16 +6,35 @@ Decides what is valid alone and together. Does not decide where a value comes fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+import functools
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
 
 from gossip.settings import PRESETS, GossipSettings, preset
+from node.addresses import is_host, is_wildcard, parse_address, without_brackets
 from node.errors import SettingsError
 from singleton.settings import SingletonSettings
 
 DEFAULT_PORT = 25520
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
+
+SECONDS_MAX = 1e8  # about three years: what is longer was meant otherwise
+FRAME_BYTES_MIN = 64 * 1024  # a full view of the cluster has to fit
+COUNT_MAX = 500_000_000
+TEXT_MAX = 255
+_SHOWN_MAX = 80
+
+_WANTED: dict[type, str] = {
+    int: "a whole number",
+    float: "a number of seconds",
+    bool: "true or false",
+    str: "text",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,52 +74,51 @@ class Settings:
     frame_bytes_max: int = 8 * 1024 * 1024
 
     def __post_init__(self) -> None:
-        # Lists are what people write; inside they are tuples.
-        object.__setattr__(self, "seeds", tuple(self.seeds))
-        object.__setattr__(self, "roles", tuple(self.roles))
-        self._check_names()
-        self._check_ports()
-        self._check_choices()
-        for name in (
-            "weakly_up_after_s", "hand_over_timeout_s", "stop_timeout_s", "leave_timeout_s",
-            "shutdown_timeout_s", "buffer_size", "frame_bytes_max",
-        ):  # fmt: skip
+        # Lists and paths are what people write; inside they are tuples and text.
+        for name, (kind, optional) in _field_types().items():
             value = getattr(self, name)
-            if not 0 < value < 1e9:
-                raise SettingsError(f"{name}={value} must be greater than 0: give a positive one")
-        if self.frame_bytes_max < 64 * 1024:
-            raise SettingsError(
-                f"frame_bytes_max={self.frame_bytes_max} must be at least 65536: a full view of "
-                "the cluster has to fit"
-            )
+            if value is not None or not optional:
+                object.__setattr__(self, name, check_type(name, value, kind))
+        self._check_texts()
+        self._check_numbers()
+        self._check_choices()
+        self._check_addresses()
         self.gossip()
         self.singleton()
 
-    def _check_names(self) -> None:
-        if not self.cluster_name or len(self.cluster_name) > 255:
-            raise SettingsError(f"cluster_name={self.cluster_name!r} must have 1 to 255 characters")
-        if len(self.name) > 255:
-            raise SettingsError(f"name={self.name[:20]!r}… must not exceed 255 characters")
-        for role in self.roles:
-            if not role or len(role) > 255:
-                raise SettingsError(f"roles: {role!r} must have 1 to 255 characters")
-
-    def _check_ports(self) -> None:
-        for key, port in (("port", self.port or 0), ("data_port", self.data_port)):
-            if not 0 <= port <= 65_535:
-                raise SettingsError(f"{key}={port} must lie between 0 (chosen) and 65535")
-        if self.port is None:
-            if self.seeds:
+    def _check_texts(self) -> None:
+        named = [("cluster_name", self.cluster_name), *(("roles", role) for role in self.roles)]
+        for key, text in [*named, ("name", self.name or "-")]:
+            if not 0 < len(text) <= TEXT_MAX or not _is_unicode(text):
                 raise SettingsError(
-                    f"seeds={list(self.seeds)} without port: a member needs a port of its own; "
-                    f"give port={DEFAULT_PORT}, or leave out the seeds for a local system"
+                    f"{key}={shown(text)} must have 1 to {TEXT_MAX} characters of Unicode: "
+                    "choose another"
                 )
-        elif not self.seeds and not self.found and self.state_dir is None:
-            raise SettingsError(
-                f"seeds=[] with port={self.port}: nobody to ask for the cluster; give the "
-                "addresses of its members, your own too (--seed HOST:PORT), or begin a new one "
-                "with found=True (--found)"
-            )
+        for key in ("state_dir", "http_token_file", "history", "app", "http"):
+            if getattr(self, key) == "":
+                raise SettingsError(f"{key}='' names nothing: give a value, or leave {key} out")
+
+    def _check_numbers(self) -> None:
+        for key, (kind, _) in _field_types().items():
+            value = getattr(self, key)
+            if kind is float and value is not None and not 0 < value <= SECONDS_MAX:
+                raise SettingsError(
+                    f"{key}={shown(value)} must be greater than 0 and at most {SECONDS_MAX:.0f} "
+                    "seconds: give a number in between"
+                )
+        for key, least, most in (
+            ("port", 0, 65_535),
+            ("data_port", 0, 65_535),
+            ("buffer_size", 1, COUNT_MAX),
+            ("frame_bytes_max", FRAME_BYTES_MIN, COUNT_MAX),
+        ):
+            value = getattr(self, key)
+            if value is not None and not least <= value <= most:
+                lowest = "0 (chosen)" if least == 0 else str(least)
+                raise SettingsError(
+                    f"{key}={shown(value)} must lie between {lowest} and {most}: "
+                    "give a whole number in between"
+                )
 
     def _check_choices(self) -> None:
         for key, value, choices in (
@@ -110,16 +128,43 @@ class Settings:
             ("crash_evidence", self.crash_evidence, ("same-host", "never")),
         ):
             if value not in choices:
-                raise SettingsError(f"{key}={value!r} is none of {', '.join(choices)}: take one")
+                raise SettingsError(
+                    f"{key}={shown(value)} is none of {', '.join(choices)}: take one"
+                )
+
+    def _check_addresses(self) -> None:
+        # A wildcard gets its own words where it would be bound, from `node.zmq_transport`.
+        if not is_wildcard(self.host) and not is_host(without_brackets(self.host)):
+            raise SettingsError(
+                f"host={shown(self.host)} is no address and cannot be a name: give for example "
+                "127.0.0.1, ::1 or node-1.example"
+            )
+        if self.http is not None:
+            parse_address("http", self.http)
+        for seed in self.seeds:
+            split_seed(seed)
+        if self.port is None:
+            if self.seeds:
+                raise SettingsError(
+                    f"seeds={shown(list(self.seeds))} without port: a member needs a port of its "
+                    f"own; give port={DEFAULT_PORT}, or leave out the seeds for a local system"
+                )
+        elif not self.seeds and not self.found and self.state_dir is None:
+            raise SettingsError(
+                f"seeds=[] with port={self.port}: nobody to ask for the cluster; give the "
+                "addresses of its members, your own too (--seed HOST:PORT), or begin a new one "
+                "with found=True (--found)"
+            )
 
     def gossip(self) -> GossipSettings:
         """The settings of membership: the preset with what was set by hand."""
         base = preset(self.preset)
+        interval_s, timeout_s = self.probe_interval_s, self.ack_timeout_s
         try:
             return replace(
                 base,
-                probe_interval_s=self.probe_interval_s or base.probe_interval_s,
-                ack_timeout_s=self.ack_timeout_s or base.ack_timeout_s,
+                probe_interval_s=base.probe_interval_s if interval_s is None else interval_s,
+                ack_timeout_s=base.ack_timeout_s if timeout_s is None else timeout_s,
                 weakly_up_after_s=self.weakly_up_after_s,
                 leave_timeout_s=self.leave_timeout_s,
                 crash_evidence=self.crash_evidence,
@@ -146,3 +191,139 @@ class Settings:
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
         )
+
+
+def settings_from(settings: Settings | None = None, /, **values: Any) -> Settings:
+    """`settings` as they are, or those made of `values`; what `ActorSystem(…)` is given.
+
+    Raises `SettingsError` when both are given, for what is no `Settings`, for an unknown key
+    (naming the nearest real one), and for what `Settings` refuses.
+    """
+    if settings is None:
+        for name in values:
+            if name not in setting_types():
+                raise unknown_setting(name, name, str)
+        return Settings(**values)
+    if not isinstance(settings, Settings):
+        raise SettingsError(
+            f"settings={shown(settings)} is no Settings: give Settings(port=…), or the fields "
+            "themselves by name"
+        )
+    if values:
+        raise SettingsError(
+            f"both settings and {', '.join(sorted(values))} were given: put all into one"
+        )
+    return settings
+
+
+def split_seed(seed: str) -> tuple[str, int]:
+    """`host:port`, `host` (port 25520) or `[v6]:port`, without brackets.
+
+    Raises `SettingsError` for anything else; whether the name stands for an address is not asked.
+    """
+    host, port = parse_address("seed", seed, port=DEFAULT_PORT, example=DEFAULT_PORT)
+    if port == 0 or is_wildcard(host):
+        what = "port 0" if port == 0 else f"{host} (every interface)"
+        raise SettingsError(
+            f"seed={seed!r}: {what} is nobody's address: name one at which a member is reached"
+        )
+    return host, port
+
+
+class _FieldType(NamedTuple):
+    kind: type  # int, float, bool, str, or tuple for a list of text
+    optional: bool  # None is a value too
+
+
+@functools.cache
+def _field_types() -> dict[str, _FieldType]:
+    hints = typing.get_type_hints(Settings)
+    return {field.name: _field_type(hints[field.name]) for field in fields(Settings)}
+
+
+def _field_type(hint: object) -> _FieldType:
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType or origin is typing.Union:
+        (arm,) = (arm for arm in typing.get_args(hint) if arm is not types.NoneType)
+        return _FieldType(_field_type(arm).kind, optional=True)
+    plain = str if origin is Literal else origin or hint
+    assert isinstance(plain, type), f"a setting of the type {hint} cannot be checked"
+    return _FieldType(plain, optional=False)
+
+
+def setting_types() -> dict[str, type]:
+    """Each setting's plain type, in the order of the fields: int, float, bool, str, or tuple for a
+    list of text. `X | None` counts as X: absent is what nobody sets."""
+    return {name: kind for name, (kind, _) in _field_types().items()}
+
+
+def check_type(where: str, value: object, kind: type) -> object:
+    """`value` as a field of `kind` holds it: lists of text as tuples, paths as text.
+
+    A whole number will do for seconds. Raises `SettingsError`, naming `where` it was given.
+    """
+    if isinstance(value, os.PathLike) and kind is str:
+        value = os.fspath(value)
+    if kind is tuple:
+        return _checked_list(where, value)
+    if kind is str and isinstance(value, str):
+        if "\0" in value:
+            raise SettingsError(f"{where}={shown(value)} has a zero byte in it: leave it out")
+        return str.__str__(value)  # of an enum's text: the text
+    wanted: type | tuple[type, ...] = (int, float) if kind is float else kind
+    if isinstance(value, wanted) and isinstance(value, bool) is (kind is bool):
+        return value
+    raise wrong_type(where, value, kind)
+
+
+def _checked_list(where: str, value: object) -> tuple[object, ...]:
+    if isinstance(value, str):
+        raise SettingsError(
+            f"{where}={shown(value)} is one text, not a list of text: write [{shown(value)}]"
+        )
+    listed = isinstance(value, list | tuple | set | frozenset)
+    if listed and all(isinstance(part, str) for part in value):
+        in_order = sorted(value) if isinstance(value, set | frozenset) else value
+        return tuple(check_type(where, part, str) for part in in_order)
+    raise SettingsError(
+        f'{where}={shown(value)} is no list of text: give for example ["one", "two"]'
+    )
+
+
+def wrong_type(where: str, value: object, kind: type) -> SettingsError:
+    """The error for a value that is not of `kind`."""
+    wanted = _WANTED[kind]
+    return SettingsError(f"{where}={shown(value)} is not {wanted}: give {wanted}")
+
+
+def unknown_setting(where: str, word: str, spell: Callable[[str], str]) -> SettingsError:
+    """The error for a key that is none. `word` is what was written, as a setting's name; `spell`
+    writes a setting as its source does."""
+    guess = nearest(word, setting_types())
+    mend = f"did you mean {spell(guess)}?" if guess else "`python -m node --help` lists all"
+    return SettingsError(f"{where} is no setting: {mend}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word most like `word`, None when none is."""
+    import difflib  # only a mistake pays for it
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
+
+
+def shown(value: object) -> str:
+    """`value` as an error shows it: never longer than a line."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = type(value).__name__
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def _is_unicode(text: str) -> bool:
+    """False for what was no text at its source: others could not read it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

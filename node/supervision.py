@@ -72,7 +72,9 @@ def failure_text(error: BaseException) -> str:
     """The text of an error of user code, whose `__str__` may itself fail; at most 2,000 letters."""
     try:
         return str(error)[:2_000]
-    except Exception:  # noqa: BLE001 - the failure to report is the first one
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - the failure to report is the first one
         return "(its text cannot be built)"
 
 

@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 1.0
 NOT_STOPPED_EXIT = 70
+FAIL_HELD_S = 1.0  # a successor is normally there within milliseconds
 FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
 Hook = Callable[[], Awaitable[None] | None]
 
@@ -414,7 +415,9 @@ class ActorSystem:
         try:
             async with asyncio.timeout(self.settings.shutdown_timeout_s):
                 released = self._daemon is None or await self._stop_singletons(self._daemon)
-                await self.runtime.shutdown(self.settings.stop_timeout_s)
+                self._fail_held_soon()
+                # Twice: a handler may take its timeout, and post_stop after it.
+                await self.runtime.shutdown(2 * self.settings.stop_timeout_s)
                 if not released:
                     # To announce a leave is to say that nothing unique runs here any more.
                     end = Exit(NOT_STOPPED_EXIT, "a singleton did not stop; the leave is not told")
@@ -423,10 +426,24 @@ class ActorSystem:
         except TimeoutError:
             logger.error(
                 "the ordered shutdown took too long and was cut short",
-                extra={"shutdown_timeout_s": self.settings.shutdown_timeout_s},
+                extra={
+                    "shutdown_timeout_s": self.settings.shutdown_timeout_s,
+                    "not_ended": self.runtime.abandon_all(),
+                },
             )
         await self._close()
         self._terminated_with(Terminated(end.reason, end.code))
+
+    def _fail_held_soon(self) -> None:
+        """Actors that wait for a singleton nobody hosts any more must not hold up the end."""
+        if self._proxies is None or self._loop is None or self._core is None:
+            return
+        view = self._core.gossip.view
+        why = "this node leaves, and no host took over"
+        if view is None or len(view.members) < 2:
+            self._proxies.fail_held(why)
+        else:
+            self._loop.call_later(FAIL_HELD_S, self._proxies.fail_held, why)
 
     async def _stop_singletons(self, daemon: Daemon) -> bool:
         """True when all have stopped. A daemon that failed is not asked: all actors stop next."""
@@ -545,6 +562,8 @@ class ActorSystem:
                 detail = f"{fact.id.address} {fact.id.uid:016x} {fact.cause.name.lower()}"
                 self._say("member_removed", detail)
             case ReachabilityChanged():
+                if fact.reachable:
+                    self.runtime.node_reachable(fact.id)
                 name = "reachable" if fact.reachable else "unreachable"
                 self._say(name, f"{fact.id.address} {fact.id.uid:016x}")
             case ClusterFounded():

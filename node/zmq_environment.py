@@ -21,6 +21,7 @@ from pathlib import Path
 
 from gossip.membership import NodeId
 from node.environment import Environment, HostFacts, StateStore
+from node.errors import SettingsError
 from node.zmq_transport import FRAME_BYTES_MAX, TransportLimits, ZmqTransport
 
 log = logging.getLogger(__name__)
@@ -164,6 +165,25 @@ class MemoryStateStore:
         self._addresses = addresses
 
 
+def check_state_dir(directory: str | Path) -> None:
+    """Make the directory if there is none, and prove that this user can write in it.
+
+    Raises `SettingsError`: an operator who wants members remembered must not learn from a warning,
+    after the next restart, that none were.
+    """
+    probe = Path(directory) / f".writable.{os.getpid()}.tmp"
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise SettingsError(
+            f"state_dir={str(directory)!r} cannot be written in ({what}): name a directory that "
+            "this user may write to, or leave it out to remember members in memory only"
+        ) from error
+
+
 class FileStateStore:
     """`StateStore` in one small JSON file, replaced as a whole: a crash leaves the old or the new.
 
@@ -276,7 +296,8 @@ def real_environment(
     """The environment of a node on this machine; nothing is bound or read yet.
 
     `port` None: a purely local system without sockets. `state_dir` None: members are remembered
-    in memory only. Raises `SettingsError` for a wrong host or port.
+    in memory only. Raises `SettingsError` for a wrong host or port, and for a directory that
+    cannot be written in.
     """
     transport = None
     if port is not None:
@@ -292,6 +313,7 @@ def real_environment(
         )
     state: StateStore = MemoryStateStore()
     if state_dir is not None:
+        check_state_dir(state_dir)
         state = FileStateStore(state_dir, f"{cluster_name}/{host}/{port}")
     return Environment(
         clock=boot_time_s,

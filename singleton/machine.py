@@ -192,7 +192,7 @@ class SingletonMachine:
         self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
         self._gone_seen: set[NodeId] = set()
         self._claims: dict[NodeId, _Claim] = {}
-        self._withdrawn: set[NodeId] = set()
+        self._withdrawn: dict[NodeId, float] = {}  # said that they will not host: until then
         self._heard_round: dict[NodeId, int] = {}
         self._early: dict[NodeId, tuple[HandOverAsk, float]] = {}
         self._waiting: dict[NodeId, int] = {}  # asked while stopping: told when it has stopped
@@ -230,6 +230,8 @@ class SingletonMachine:
         """Do what is due at `now`; harmless when called early."""
         for claimant in [peer for peer, claim in self._claims.items() if claim.until <= now]:
             del self._claims[claimant]
+        for peer in [peer for peer, until in self._withdrawn.items() if until <= now]:
+            del self._withdrawn[peer]
         if self.state is State.ASKING and now >= self._resend_at:
             self._resend_at = now + self._settings.ask_resend_s
             for peer in sorted(self._asked):
@@ -266,8 +268,8 @@ class SingletonMachine:
             for peer in [peer for peer in table if peer not in known]:
                 del table[peer]
         self._withdrawn = {
-            peer
-            for peer in self._withdrawn
+            peer: until
+            for peer, until in self._withdrawn.items()
             if peer in known and not self._is_back(before.get(peer), known[peer])
         }
         for sender, (ask, at) in list(self._early.items()):
@@ -383,7 +385,7 @@ class SingletonMachine:
         elif member is None or not _may_ask(member):
             self._remember_early(sender, ask, now)
         elif self._is_fresh(sender, ask.round):
-            self._withdrawn.discard(sender)
+            self._withdrawn.pop(sender, None)
             self._answer_ask(member, ask, now)
 
     def _remember_early(self, sender: NodeId, ask: HandOverAsk, now: float) -> None:
@@ -458,7 +460,7 @@ class SingletonMachine:
             return
         self._claims.pop(sender, None)
         if notice.kind is NoticeKind.WITHDRAWN:
-            self._withdrawn.add(sender)
+            self._withdrawn[sender] = now + self._settings.withdrawn_kept_s
         if asked is not None and asked.kind is not AnswerKind.NONE:
             self._send_ask(sender)
 
@@ -477,7 +479,7 @@ class SingletonMachine:
         return True
 
     def _claim(self, peer: NodeId, epoch: int, now: float) -> None:
-        self._withdrawn.discard(peer)
+        self._withdrawn.pop(peer, None)
         self._claims[peer] = _Claim(epoch, now + self._settings.claim_timeout_s)
 
     # what follows from what is known
@@ -531,7 +533,7 @@ class SingletonMachine:
         holders = set(self._claims)
         if self.state in HOLDING:
             holders.add(self.self_id)
-        withdrawn = self._withdrawn | {self.self_id} if self._latch else self._withdrawn
+        withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
         candidates = eligible(
             self._reach,
             self.type_name,
@@ -580,6 +582,7 @@ class SingletonMachine:
     def _next_deadline(self) -> float:
         due = [self._announce_at]
         due.extend(claim.until for claim in self._claims.values())
+        due.extend(self._withdrawn.values())
         if self.state is State.STARTING and not self._live:
             due.append(self._restart_at)
         if self.state is State.ASKING:
@@ -723,7 +726,7 @@ class SingletonMachine:
         )
 
     def _next_eligible(self) -> list[NodeId]:
-        withdrawn = self._withdrawn | {self.self_id}
+        withdrawn = {*self._withdrawn, self.self_id}
         candidates = eligible(self._reach, self.type_name, self._settings.role, withdrawn=withdrawn)
         return [member.id for member in candidates[:2]]
 

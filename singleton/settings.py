@@ -21,6 +21,7 @@ class SingletonSettings:
     restart_backoff_max_s: float = 30.0  # up to this; one that ran for so long counts as healthy
     announce_interval_s: float = 1.0  # a host that is not the oldest eligible repeats its notice
     claim_timeout_s: float = 3.5  # without a repetition the notice of another host is forgotten
+    withdrawn_kept_s: float = 15.0  # then the member record alone tells whether a member may host
     former_kept_s: float = 30.0  # members gone without proof of their end are asked for so long
     former_max: int = 1024
     early_asks_max: int = 64  # questions of processes that our view does not show as up yet

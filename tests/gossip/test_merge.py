@@ -93,6 +93,15 @@ def join(table: MembershipTable, news: Gossip) -> None:
 
 
 items = st.lists(st.one_of(members, tombstones), max_size=8)
+# What a process writes of itself is one thing per version: anything else is a lie, which merging
+# survives (above) and digests need not notice.
+honest = st.lists(
+    st.one_of(
+        members.map(lambda m: replace(m, name=str(m.record_version), roles=(), types=())),
+        tombstones,
+    ),
+    max_size=8,
+)
 
 
 @given(items, st.lists(records, max_size=6), st.randoms(use_true_random=False))
@@ -130,7 +139,7 @@ def test_digests_are_sums_of_what_is_held(
     assert table.reach_digest == reach & digest.MASK
 
 
-@given(items, items, st.lists(records, max_size=5), st.lists(records, max_size=5))
+@given(honest, honest, st.lists(records, max_size=5), st.lists(records, max_size=5))
 def test_one_exchange_by_versions_makes_two_tables_equal(
     first: list[Member | Tombstone],
     second: list[Member | Tombstone],

@@ -66,10 +66,11 @@ class Stage:
 
 
 class Pair(Stage):
-    """Two nodes on one loop. A frame takes 1 ms; `cut` drops it and says so to the sender."""
+    """Two nodes on one loop. A frame takes 1 ms; `cut` drops it and says so to the sender,
+    `lossy` drops it silently."""
 
     def __init__(self) -> None:
-        self.cut = False
+        self.cut = self.lossy = False
         self.sent: list[tuple[NodeId, NodeId, bytes]] = []
         super().__init__(A, send_data=lambda to, payload: self._send(A, to, payload))
         self.far = self.make(B, send_data=lambda to, payload: self._send(B, to, payload))
@@ -81,7 +82,7 @@ class Pair(Stage):
         runtimes = {A: self.runtime, B: self.far}
         if self.cut or to not in runtimes:
             self.loop.call_soon(runtimes[sender].data_dropped, to, payload)
-        else:
+        elif not self.lossy:
             self.loop.call_later(0.001, runtimes[to].deliver_frame, sender, payload)
 
     def to_far(self, path: str, uid: int = 0) -> ActorRef[Any]:

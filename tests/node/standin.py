@@ -47,6 +47,7 @@ SINGLETONS: list[dict[str, Any]] = [
         "instance_id": "5",
         "started_at": "2025-01-01T00:00:00.000Z",
         "explain": "runs here",
+        "unproven": [],
     }
 ]
 

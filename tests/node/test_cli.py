@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import cast
+from zlib import crc32
 
 import pytest
 
 from node import cli, client
 from node.errors import SettingsError
 from node.management import reserve, start_management
-from node.settings_loader import setting_types
+from node.settings import setting_types
 from node.system import ActorSystem
 from tests.node.standin import MEMBERS, SINGLETONS, StandInSystem
 from tests.style.sources import ROOT
@@ -66,6 +69,12 @@ def test_help_stays_light() -> None:
         (["--app", "jobs", *SEED], "app='jobs' is no MODULE:FUNCTION"),
         (["status"], "which member? Give --http HOST:PORT"),
         (["leave", "--http", "localhost"], "--http='localhost' is no HOST:PORT"),
+        (["--seed", "a..b:25520"], "seed='a..b:25520' is no HOST:PORT"),
+        (["--seed", "[::1:5"], "seed='[::1:5' is no HOST:PORT"),
+        (["--stop-timeout-s", "inf", *SEED], "stop_timeout_s=inf must be greater than 0 and at"),
+        (["--stop-timeout-s", "nan", *SEED], "stop_timeout_s=nan must be greater than 0 and at"),
+        (["--probe-interval-s", "0", "--ack-timeout-s", "0", *SEED], "probe_interval_s=0.0 must"),
+        (["--http", "127.0.0.1:0", "--http-token-file", "/no/such", *SEED], "'/no/such' cannot be"),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(
@@ -84,12 +93,27 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
     assert text in lines[0]
 
 
-def test_a_flag_without_its_value_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse's own errors have our form."""
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--port"], "argument --port: expected one argument: `python -m node --help` lists"),
+        (["leave", "--timeout-s", "x"], "argument --timeout-s: 'x' is no number of seconds great"),
+        (["status", "--timeout-s", "nan"], "'nan' is no number of seconds greater than 0 and at"),
+        (["members", "--timeout-s", "0"], "'0' is no number of seconds"),
+        (["status", "--timeout-s", "1e10"], "'1e10' is no number of seconds"),
+        (["status", "--htpp", "x"], "--htpp x: `python -m node status --help` lists what there"),
+    ],
+)
+def test_wrong_arguments_have_our_form(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """argparse's own errors too: one line, what and what to do, exit code 2."""
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--port"])
+        cli.main(arguments)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("tenure: argument --port: expected one argument")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tenure: ")
+    assert text in line
 
 
 def test_loops_by_name() -> None:
@@ -141,7 +165,12 @@ def app_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("app_d:setup", "def sett_up(s): ...", "has no function 'setup': did you mean app_d:sett_"),
         ("app_e:setup", "", "define `def setup(system)` there"),
         ("app_f:setup", "setup = 3", "app_f has no function 'setup'"),
-        ("app_g:setup", "def setup(:", "SyntaxError"),
+        ("app_g:setup", "\ndef setup(:", "app_g.py:2: mend it there"),
+        ("app_h:stop", "from node import Stop\ndef go(s): ...", "define `def setup(system)` there"),
+        ("app_i:messag", "from node import message", "define `def setup(system)` there"),
+        ("app_j:setup", "class E(BaseException): ...\nraise E('x')", "cannot be imported: E: x, "),
+        ("app_k:setup", "raise KeyboardInterrupt", "cannot be imported: KeyboardInterrupt, "),
+        ("app_l:setup", "import json\njson.loads('{')", "app_l.py:2: mend it there"),
     ],
 )
 def test_an_application_that_cannot_be_loaded(
@@ -167,20 +196,114 @@ async def test_setup_may_be_plain_or_async(app_folder: Path) -> None:
     )
     system = cast(ActorSystem, StandInSystem())
     for name in ("plain", "later"):
-        await cli.set_up(cli.load_application(f"app_ok:{name}"), f"app_ok:{name}", system)
+        setup = cli.load_application(f"app_ok:{name}")
+        await cli.set_up(setup, f"app_ok:{name}", system, cli.Signals())
     assert sys.modules["app_ok"].calls == [system, system]
 
 
-async def test_a_setup_that_raises_names_its_line(app_folder: Path) -> None:
-    """Exit code 6 with the application's own file and line."""
-    (app_folder / "app_bad.py").write_text(
-        "async def setup(system):\n    raise ValueError('no database')\n"
-    )
-    setup = cli.load_application("app_bad:setup")
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("raise ValueError('no database')", "ValueError: no database, {file}:2: mend it there"),
+        ("raise SystemExit(3)", "SystemExit: 3, {file}:2: mend it there"),
+        ("raise asyncio.CancelledError", "CancelledError, {file}:2: mend it there"),
+        ("class E(BaseException): ...\n    raise E('x')", "E: x, {file}:3: mend it there"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt, {file}:2: mend it there"),
+        ("settings_from(prot=1)", "did you mean port?, {file}:2: mend it there"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_a_setup_that_raises_names_its_line(
+    app_folder: Path, content: str, text: str, kind: str
+) -> None:
+    """Whatever it raises, also what no `except Exception` sees: the application's file and line,
+    not the one of ours at which it was refused."""
+    name = f"app_bad_{crc32(f'{content}{kind}'.encode())}"
+    file = app_folder / f"{name}.py"
+    imports = "import asyncio\nfrom node.settings import settings_from\n"
+    file.write_text(f"{kind} setup(system):\n    {content}\n{imports}")
+    setup = cli.load_application(f"{name}:setup")
+    system = cast(ActorSystem, StandInSystem())
     with pytest.raises(cli.ApplicationError) as error:
-        await cli.set_up(setup, "app_bad:setup", cast(ActorSystem, StandInSystem()))
-    assert "raised in its setup: ValueError: no database" in str(error.value)
-    assert "app_bad.py:2: mend it there" in str(error.value)
+        await cli.set_up(setup, f"{name}:setup", system, cli.Signals())
+    assert "raised in its setup: " in str(error.value)
+    assert text.format(file=file) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("def setup(): ...", "takes 0 positional arguments but 1 was given, {file}:1: mend it"),
+        (
+            "def setup(system):\n    yield",
+            "a yield in its setup, so nothing of it was run, {file}:1",
+        ),
+        ("async def setup(system):\n    yield", "so nothing of it was run, {file}:1: mend it"),
+    ],
+)
+async def test_a_setup_of_another_form_names_where_it_is_defined(
+    app_folder: Path, content: str, text: str
+) -> None:
+    """It was never entered, so there is no line that failed."""
+    name = f"app_form_{len(content)}"
+    file = app_folder / f"{name}.py"
+    file.write_text(content + "\n")
+    setup = cli.load_application(f"{name}:setup")
+    with pytest.raises(cli.ApplicationError) as error:
+        await cli.set_up(setup, name, cast(ActorSystem, StandInSystem()), cli.Signals())
+    assert text.format(file=file) in str(error.value)
+
+
+async def test_only_a_signal_makes_a_cancellation_an_orderly_end(app_folder: Path) -> None:
+    """After one the setup's cancellation is ours, before it is the application's failure."""
+
+    async def setup(system: ActorSystem) -> None:
+        raise asyncio.CancelledError
+
+    system, signals = cast(ActorSystem, StandInSystem()), cli.Signals()
+    with pytest.raises(cli.ApplicationError):
+        await cli.set_up(setup, "x:setup", system, signals)
+    signals.first = signal.SIGTERM
+    with pytest.raises((asyncio.CancelledError, cli.InterruptedBySignalError)):
+        await cli.set_up(setup, "x:setup", system, signals)
+
+
+def run_through(signals: cli.Signals, plain: Callable[[], None]) -> None:
+    """Run code of an application as the command line does."""
+    with signals.interrupting():
+        plain()
+
+
+def test_a_signal_cuts_plain_code_short_and_handlers_are_put_back() -> None:
+    """A process that calls `main` has its own handlers afterwards."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    reached: list[str] = []
+
+    def plain() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        reached.append("the line after it")
+
+    with cli.Signals() as signals, pytest.raises(cli.InterruptedBySignalError):
+        run_through(signals, plain)
+    assert (signals.first, reached) == (signal.SIGTERM, [])
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_code_that_swallows_the_interruption_is_ended_after_it() -> None:
+    """An application may catch everything; what comes next is not begun."""
+    begun: list[int] = []
+
+    def swallow() -> None:
+        with contextlib.suppress(cli.InterruptedBySignalError):
+            signal.raise_signal(signal.SIGINT)
+
+    with cli.Signals() as signals:
+        with pytest.raises(cli.InterruptedBySignalError):
+            run_through(signals, swallow)
+        with pytest.raises(cli.InterruptedBySignalError):
+            run_through(signals, lambda: begun.append(1))
+    assert begun == []
 
 
 class Served:
@@ -281,8 +404,28 @@ def test_nobody_there_is_exit_code_69(capsys: pytest.CaptureFixture[str]) -> Non
     """What to look at is in the text."""
     with reserve("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-    assert cli.main(["status", "--http", f"127.0.0.1:{port}"]) == client.NOT_REACHABLE == 69
+    arguments = ["status", "--timeout-s", "0.1", "--http", f"127.0.0.1:{port}"]
+    assert cli.main(arguments) == client.NOT_REACHABLE == 69
     assert f"was it started with --http 127.0.0.1:{port}?" in capsys.readouterr().err
+
+
+async def test_a_member_that_is_about_to_serve_is_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Right after `python -m node … &` there is nobody yet, and a second later there is."""
+    with reserve("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    served = Served(StandInSystem(), f"127.0.0.1:{port}")
+    refused = client.Connection("127.0.0.1", port, 0.01)
+    with pytest.raises(client.NotReachableError):
+        await asyncio.to_thread(refused.ask, "GET", "/cluster")
+    asked = asyncio.create_task(served.run("members"))
+    await asyncio.sleep(2 * client.RETRY_S)
+    assert not asked.done()
+    listener = reserve("127.0.0.1", port)
+    management = await start_management(cast(ActorSystem, served.system), listener)
+    assert await asked == 0
+    await management.close()
 
 
 async def test_somebody_else_there_is_exit_code_69(capsys: pytest.CaptureFixture[str]) -> None:

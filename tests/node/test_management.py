@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from node.errors import AddressInUseError, SettingsError
-from node.management import Request, Routes, is_loopback, reserve, start_management
+from node.management import Request, Routes, is_loopback, read_token, reserve, start_management
 from node.metrics import exposition, metric_name
 from node.system import ActorSystem
 from tests.node.standin import SINGLETONS, STATE, StandInSystem
@@ -189,8 +189,33 @@ async def test_leave_with_a_token_file(tmp_path: Path) -> None:
     token_file.write_text("second\n")
     assert leave("Bearer first") == 401
     assert leave("Bearer second") == 202
+    assert leave("Bearer \udcff") == 401, "bytes that are no text"
     await asyncio.sleep(0)
     assert system.leaves == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "cannot be read (No such file or directory): name a text file"),
+        (b"", "holds no token: write one line of 1 to 4096 ASCII"),
+        (b" \n", "holds no token"),
+        (b"one\ntwo\n", "holds no token"),
+        ("schlüssel".encode(), "holds no token"),
+        (b"\xff", "cannot be read"),
+        (b"x" * 4097, "holds no token"),
+    ],
+)
+def test_a_token_that_opens_nothing_is_named(
+    tmp_path: Path, content: bytes | None, text: str
+) -> None:
+    """At the start it stops the start (tests/processes), later it only opens nothing."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError) as error:
+        read_token("http_token_file", str(file))
+    assert f"http_token_file={str(file)!r} {text}" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +254,7 @@ def test_a_port_in_use_is_named() -> None:
 
 
 def test_a_host_that_is_not_ours_is_named() -> None:
-    """The same for a host nobody knows."""
-    with pytest.raises(SettingsError, match=r"cannot be bound.*name an address"):
-        reserve("no-such-host.invalid", 8550)
+    """The same for a host nobody knows, and for what can be no host."""
+    for host in ("no-such-host.invalid", "a..b"):
+        with pytest.raises(SettingsError, match=r"cannot be bound.*name an address"):
+            reserve(host, 8550)

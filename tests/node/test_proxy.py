@@ -481,3 +481,44 @@ def test_at_the_end_what_is_held_becomes_dead_letters(trio: Trio) -> None:
     assert [letter.why for letter in trio.letters] == [Why.SHUTDOWN, Why.SHUTDOWN]
     assert isinstance(asked.exception(), DeadActorError)
     assert trio.proxies[A].get(TYPE).held_count == 0
+
+
+def test_asks_without_a_host_fail_at_once_when_the_node_leaves(trio: Trio) -> None:
+    """Nobody waits out the time of an ask that nobody will answer; told messages stay held."""
+    trio.greet(A, "held")
+    held = trio.loop.create_task(trio.ref(A).ask(Add(1), timeout_s=60.0))
+    foreign = trio.loop.create_task(trio.nodes[B].ref_at(A, PREFIX + TYPE).ask(Add(2)))
+    trio.run_for(0.01)
+    trio.proxies[A].fail_held("this node leaves")
+    later = trio.loop.create_task(trio.ref(A).ask(Add(3), timeout_s=60.0))
+    trio.settle()
+    for asking in (held, later):
+        assert isinstance(asking.exception(), DeadActorError)
+        assert str(asking.exception()) == f"singleton/{TYPE}: this node leaves"
+    assert not foreign.done()
+    trio.start(C)
+    trio.route(C)
+    answered = trio.loop.create_task(trio.ref(A).ask(Add(4)))
+    trio.run_for(0.1)
+    assert trio.log == ["held", "+2", "+4"]
+    assert (foreign.result(), answered.result()) == (2, 6)
+
+
+def test_asks_for_the_instance_here_that_has_ended_fail_when_the_node_leaves(trio: Trio) -> None:
+    trio.start(A)
+    trio.route(A)
+    trio.stop(A)
+    trio.settle()
+    asking = trio.loop.create_task(trio.ref(A).ask(Add(1), timeout_s=60.0))
+    trio.settle()
+    assert not asking.done()
+    trio.proxies[A].fail_held("this node leaves")
+    trio.settle()
+    assert isinstance(asking.exception(), DeadActorError)
+
+
+def test_drain_mark_that_is_lost_is_no_dead_letter_of_the_user(trio: Trio) -> None:
+    for path in (PREFIX + TYPE, PREFIX + "unknown", "/user/nobody"):
+        trio.nodes[A].dead_letter(Delivery(DrainMark(), None, None, path), path, Why.SHUTDOWN)
+    assert trio.letters == []
+    assert trio.nodes[A].counters == {"own messages lost: shutdown": 3}

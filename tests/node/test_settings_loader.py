@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 
 from node.errors import SettingsError
-from node.settings import Settings
-from node.settings_loader import environment_name, flag_name, load_settings, setting_types
+from node.settings import Settings, setting_types
+from node.settings_loader import (
+    environment_name,
+    flag_name,
+    load_settings,
+    service_variables,
+)
 
 SEEDS = {"seeds": ["127.0.0.1:25520"]}
 
@@ -123,10 +128,14 @@ def test_wrong_variables_name_key_value_and_mend(environ: dict[str, str], text: 
         ('port = "25520"', "port='25520' is not a whole number"),
         ("port = true", "port=True is not a whole number"),
         ("name = 5", "name=5 is not text"),
-        ('roles = "web"', "roles='web' is no list of text"),
+        ('roles = "web"', "roles='web' is one text, not a list of text: write ['web']"),
         ("roles = [1]", "roles=[1] is no list of text"),
+        ('name = ["x"]', "name=['x'] is not text"),
         ("ack_timeout_s = 1\n[ack]\ntimeout_s = 2", "is given twice"),
         ("port =", "is no TOML"),
+        ("port = " + "9" * 5_000, "is no TOML"),
+        ("roles = " + "[" * 50_000, "is no TOML"),
+        ('state_dir = "a\\u0000b"', "zero byte"),
     ],
 )
 def test_wrong_files_name_key_value_and_mend(tmp_path: Path, content: str, text: str) -> None:
@@ -137,6 +146,38 @@ def test_wrong_files_name_key_value_and_mend(tmp_path: Path, content: str, text:
         load(toml=path)
     assert text in str(error.value)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        {
+            "TENURE_SERVICE_HOST": "10.0.0.7",
+            "TENURE_SERVICE_PORT": "25520",
+            "TENURE_SERVICE_PORT_CONTROL": "25520",
+            "TENURE_PORT": "tcp://10.0.0.7:25520",
+            "TENURE_PORT_25520_TCP": "tcp://10.0.0.7:25520",
+            "TENURE_PORT_25520_TCP_PROTO": "tcp",
+            "TENURE_PORT_25520_TCP_PORT": "25520",
+            "TENURE_PORT_25520_TCP_ADDR": "10.0.0.7",
+        },
+        {"TENURE_DATA_PORT": "udp://10.0.0.8:1", "TENURE_DATA_SERVICE_HOST": "10.0.0.8"},
+        {"TENURE_HTTP_PORT": "tcp://[fd00::1]:80", "TENURE_HTTP_PORT_80_TCP_ADDR": "fd00::1"},
+    ],
+)
+def test_variables_of_a_kubernetes_service_are_no_settings(service: dict[str, str]) -> None:
+    """A Service called `tenure`, `tenure-data`, `tenure-http` in the namespace stops no start."""
+    environ = {**service, "TENURE_NAME": "x", "KUBERNETES_PORT": "tcp://10.0.0.1:443"}
+    assert load(environ=environ) == load(environ={"TENURE_NAME": "x"})
+    assert service_variables(environ) == sorted(service)
+
+
+def test_no_setting_is_taken_for_a_service() -> None:
+    """Ports that are ports stay settings, and a wrong one still stops the start."""
+    plain = {environment_name(name): "1" for name in setting_types()}
+    assert service_variables(plain) == []
+    with pytest.raises(SettingsError, match="TENURE_PORT='http://x' is not a whole number"):
+        load(environ={"TENURE_PORT": "http://x"})
 
 
 def test_wrong_flags_name_key_value_and_mend() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from gossip.membership import NodeId
+from node import remote
 from node.actor import Actor, Terminated, on
 from node.codec import Codec, Envelope, Kind
 from node.messages import message
 from node.ref import ActorRef
+from node.remote import AT_ONCE, ENDS_RETRY_S
 from node.supervision import StopCause, StopReason
 from tests.node.stage import A, Add, B, Collector, Greet, Pair, Stage
 
@@ -84,12 +86,12 @@ def test_restart_is_no_end() -> None:
     assert seen == []
 
 
-@pytest.mark.parametrize("remote", [False, True])
-def test_unwatch_takes_back_even_what_waits_in_the_mailbox(remote: bool) -> None:
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_unwatch_takes_back_even_what_waits_in_the_mailbox(is_remote: bool) -> None:
     pair = Pair()
-    runtime = pair.far if remote else pair.runtime
+    runtime = pair.far if is_remote else pair.runtime
     target = runtime.spawn(Collector, [], name="t")
-    ref = pair.to_far("/user/t") if remote else target
+    ref = pair.to_far("/user/t") if is_remote else target
     watcher, seen = watching(pair, ref)
     watcher.tell(Look(ref, watch=False))
     runtime.stop(target)
@@ -160,14 +162,146 @@ def test_news_of_an_end_is_sent_again_until_it_gets_through() -> None:
     assert pair.far_letters == []
 
 
-def test_news_of_an_end_that_never_gets_through_is_a_dead_letter() -> None:
+@pytest.mark.parametrize("away_s", [5.0, 60.0, 86_400.0])
+def test_news_of_an_end_outlasts_any_absence_of_the_watchers_node(away_s: float) -> None:
+    """A node that was away and not removed hears of every end, with its cause."""
+    pair = Pair()
+    target = pair.far.spawn(Collector, [], name="t")
+    _, seen = watching(pair, pair.to_far("/user/t"))
+    pair.cut = True
+    pair.far.stop(target, StopReason(StopCause.FAILED, "broke"))
+    pair.run_for(away_s)
+    assert seen == []
+    pair.cut = False
+    pair.far.node_reachable(A)
+    pair.run_for(0.01)
+    assert [end.reason for end in seen] == [StopReason(StopCause.FAILED, "broke")]
+    assert pair.far_letters == []
+    pair.run_for(60.0)
+    before = len(pair.sent)
+    pair.run_for(60.0)
+    assert len(pair.sent) == before, "confirmed, and sent no more"
+
+
+def test_news_of_an_end_that_the_link_swallowed_is_sent_again() -> None:
+    """A link may take a frame and lose it: only the confirmation counts."""
+    pair = Pair()
+    target = pair.far.spawn(Collector, [], name="t")
+    _, seen = watching(pair, pair.to_far("/user/t"))
+    pair.lossy = True
+    pair.far.stop(target)
+    pair.run_for(1.0)
+    pair.lossy = False
+    assert seen == []
+    pair.run_for(ENDS_RETRY_S)
+    assert len(seen) == 1
+
+
+def test_watch_that_the_link_swallowed_is_made_good_when_the_node_can_be_reached() -> None:
+    pair = Pair()
+    target = pair.far.spawn(Collector, [], name="t")
+    pair.lossy = True
+    refs = pair.to_far("/user/t"), pair.to_far("/user/t", target.uid)
+    seen = [watching(pair, ref)[1] for ref in refs]
+    pair.lossy = False
+    pair.runtime.node_reachable(B)
+    pair.run_for(0.01)
+    pair.far.stop(target)
+    pair.run_for(0.01)
+    assert [len(ends) for ends in seen] == [1, 1]
+
+
+def test_watch_sent_again_survives_another_cut() -> None:
+    pair = Pair()
+    target = pair.far.spawn(Collector, [], name="t")
+    _, seen = watching(pair, pair.to_far("/user/t"))
+    pair.cut = True
+    pair.runtime.node_reachable(B)
+    pair.run_for(1.0)
+    assert seen == []
+    pair.cut = False
+    pair.far.stop(target)
+    pair.run_for(0.01)
+    assert len(seen) == 1
+
+
+def test_thousands_of_watches_and_ends_are_sent_again_in_portions() -> None:
+    pair = Pair()
+    count = 3 * AT_ONCE
+    targets = [pair.far.spawn(Collector, [], name=f"t{i}") for i in range(count)]
+    seen: list[Terminated] = []
+    watcher = pair.runtime.spawn(Watcher, seen)
+    for i in range(count):
+        watcher.tell(Look(pair.to_far(f"/user/t{i}")))
+    pair.run_for(0.01)
+    pair.lossy = True
+    for target in targets:
+        pair.far.stop(target)
+    pair.run_for(1.0)
+    pair.lossy = False
+    pair.runtime.node_reachable(B)
+    pair.far.node_reachable(A)
+    pair.run_for(10.0)
+    assert len(seen) == count
+    assert len({end.ref.path for end in seen}) == count
+
+
+def test_late_repetition_of_an_end_does_not_end_a_new_watch_of_the_same_path() -> None:
+    pair = Pair()
+    target = pair.far.spawn(Collector, [], name="t")
+    ref = pair.to_far("/user/t")
+    watcher, seen = watching(pair, ref)
+    before = len(pair.sent)
+    pair.far.stop(target)
+    pair.run_for(0.1)
+    ended = next(payload for sender, _, payload in pair.sent[before:] if sender == B)
+    assert len(seen) == 1
+    again = pair.far.spawn(Collector, [], name="t")
+    watcher.tell(Look(ref))
+    pair.run_for(0.1)
+    pair.runtime.deliver_frame(B, ended)
+    pair.run_for(0.1)
+    assert len(seen) == 1
+    pair.far.stop(again)
+    pair.run_for(0.1)
+    assert len(seen) == 2
+
+
+def test_news_for_a_removed_node_is_given_up() -> None:
     pair = Pair()
     target = pair.far.spawn(Collector, [], name="t")
     watching(pair, pair.to_far("/user/t"))
     pair.cut = True
     pair.far.stop(target)
+    pair.run_for(10.0)
+    pair.far.node_removed(A)
+    pair.run_for(ENDS_RETRY_S)
+    before = len(pair.sent)
     pair.run_for(60.0)
-    assert [letter.why.name for letter in pair.far_letters] == ["NOT_SENT"]
+    assert len(pair.sent) == before
+    assert pair.far_letters == []
+
+
+def test_unconfirmed_news_of_ends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ENDS_MAX", 3)
+    pair = Pair()
+    seen: list[Terminated] = []
+    watcher = pair.runtime.spawn(Watcher, seen)
+    targets = [pair.far.spawn(Collector, [], name=f"t{i}") for i in range(5)]
+    for i in range(5):
+        watcher.tell(Look(pair.to_far(f"/user/t{i}")))
+    pair.run_for(0.01)
+    pair.cut = True
+    for target in targets:
+        pair.far.stop(target)
+    pair.run_for(1.0)
+    assert pair.far.counters["ends not told"] == 2
+    pair.cut = False
+    pair.run_for(10.0)
+    assert [end.ref.path for end in seen] == ["/user/t2", "/user/t3", "/user/t4"]
+    pair.runtime.node_reachable(B)
+    pair.run_for(1.0)
+    assert len(seen) == 5, "those are made good by the watches"
 
 
 def test_watcher_that_ends_or_whose_node_is_removed_is_forgotten() -> None:

@@ -23,6 +23,7 @@ from node.zmq_environment import (
     MemoryStateStore,
     PidfdWatch,
     boot_time_s,
+    check_state_dir,
     host_facts,
     real_environment,
     start_ticks_of,
@@ -340,6 +341,17 @@ def test_a_directory_that_is_a_file_is_told_not_raised(
     store.save(ADDRESSES)
     assert store.load() == ()
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+@pytest.mark.parametrize("below", ["", "deeper"])
+def test_a_directory_that_cannot_be_written_in_stops_the_start(tmp_path: Path, below: str) -> None:
+    """A warning at the first save would be read after the restart that needed the members."""
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    with pytest.raises(SettingsError, match=r"state_dir=.* cannot be written in .*: name a direc"):
+        check_state_dir(taken / below)
+    check_state_dir(tmp_path / "new" / "deep")
+    assert list((tmp_path / "new" / "deep").iterdir()) == []
 
 
 # -- the whole ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from node import Actor, ActorRef, ActorSystem, message, on
@@ -145,6 +146,52 @@ def stubborn(system: ActorSystem) -> None:
 def broken(system: ActorSystem) -> None:
     """A setup that raises."""
     raise ValueError("no database")
+
+
+async def given_up(system: ActorSystem) -> None:
+    """A setup whose own task was cancelled, as clients do when they give up."""
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
+
+
+class NoExceptionError(BaseException):
+    """What no `except Exception` sees."""
+
+
+def no_exception(system: ActorSystem) -> None:
+    """A setup that raises it."""
+    raise NoExceptionError("no such thing")
+
+
+def hold(entered: str = "entered") -> None:
+    """Say that the application is at work, and do not give the loop back."""
+    (Path(os.environ["DIRECTORY"]) / entered).touch()
+    time.sleep(60)
+
+
+def hold_on() -> None:
+    """The same, and swallow what ends it."""
+    try:
+        hold()
+    except BaseException:
+        hold("caught")
+        raise
+
+
+def slow_setup(system: ActorSystem) -> None:
+    """A plain setup that takes long."""
+    hold()
+
+
+async def stubborn_setup(system: ActorSystem) -> None:
+    """An async setup that takes no notice of being cancelled."""
+    (Path(os.environ["DIRECTORY"]) / "entered").touch()
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        hold("caught")
+        raise
 
 
 _tasks: set[asyncio.Task[None]] = set()

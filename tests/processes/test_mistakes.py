@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from bench.processes import COUNTER_APP, Member, Members
+from bench import processes
+from bench.processes import COUNTER_APP, Member, Members, clean_environment
 
 
 def ends_with(
@@ -78,6 +80,8 @@ def test_one_seed_that_resolves_is_enough(members: Members) -> None:
         ("no_such_app:setup", "there is no module 'no_such_app'"),
         ("tests.processes.apps:no_setup", "has no function 'no_setup'"),
         ("tests.processes.apps:broken", "raised in its setup: ValueError: no database"),
+        ("tests.processes.apps:given_up", "raised in its setup: CancelledError, "),
+        ("tests.processes.apps:no_exception", "raised in its setup: NoExceptionError: no such"),
     ],
 )
 def test_an_application_that_fails(members: Members, app: str, text: str) -> None:
@@ -98,6 +102,82 @@ def test_an_application_that_fails(members: Members, app: str, text: str) -> Non
 def test_outside_loopback_without_keys(members: Members, host: str, text: str) -> None:
     """Exit code 2 and what to do; a wildcard is refused whatever else is given."""
     ends_with(members, 2, host, text, arguments=["--host", host])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("where", ["slow_import:setup", "apps:slow_setup"])
+def test_a_signal_while_the_application_is_not_ready(
+    members: Members, number: signal.Signals, where: str
+) -> None:
+    """A clean end with one line, not a traceback: nothing was joined, so nothing is left."""
+    member = in_its_application(members, where)
+    members.end(member, number)
+    assert members.wait_end(member) == 0, member.log()
+    assert f"ended before it looked for the cluster signal={number.name}" in member.log()
+    assert "Traceback" not in member.log()
+    assert member.seen("member_up") == []
+
+
+@pytest.mark.parametrize("where", ["stubborn_import:setup", "apps:stubborn_setup"])
+def test_a_second_signal_ends_an_application_that_holds_on(members: Members, where: str) -> None:
+    """Exit code 128 + n at once, whatever the application catches."""
+    member = in_its_application(members, where)
+    members.end(member, signal.SIGINT)
+    members.wait("the first signal is caught", lambda: (members.directory / "caught").exists())
+    members.end(member, signal.SIGTERM)
+    assert members.wait_end(member) == 128 + signal.SIGTERM
+
+
+def in_its_application(members: Members, app: str) -> Member:
+    """A member that is being held by its application, which says so by a file."""
+    member = members.start("x", port=members.free_ports(1)[0], app=f"tests.processes.{app}")
+    members.wait("the application holds it", lambda: (members.directory / "entered").exists())
+    return member
+
+
+@pytest.mark.parametrize("seed", ["a..b:25520", f"{'x' * 70}:25520", "[::1:5", "a:b"])
+def test_a_malformed_seed(members: Members, seed: str) -> None:
+    """Exit code 2 before anything is bound."""
+    member = ends_with(members, 2, f"seed={seed!r} is no HOST:PORT", seeds=[seed])
+    assert "bound" not in member.log()
+
+
+def test_files_that_cannot_be_used(members: Members, tmp_path: Path) -> None:
+    """Exit code 2 with key, value and mend: the operator learns it now, not when it is needed."""
+    (tmp_path / "file").write_text("")
+    state_dir, none = str(tmp_path / "file" / "x"), str(tmp_path / "none")
+    ends_with(members, 2, f"state_dir={state_dir!r} cannot", arguments=["--state-dir", state_dir])
+    address = f"127.0.0.1:{members.free_ports(1)[0]}"
+    arguments = ["--http", address, "--http-token-file", none]
+    ends_with(members, 2, f"http_token_file={none!r} cannot be read", arguments=arguments)
+
+
+def test_a_damaged_state_file_only_warns(members: Members, tmp_path: Path) -> None:
+    """What was remembered is a help, not a condition."""
+    port = members.free_ports(1)[0]
+    state_dir = tmp_path / "state"
+    arguments = ["--state-dir", str(state_dir)]
+    first = members.start("a", port=port, arguments=arguments)
+    members.wait_all_up([first])
+    (file,) = members.wait("it remembers", lambda: list(state_dir.glob("members-*.json")))
+    members.end(first, signal.SIGTERM)
+    assert members.wait_end(first) == 0
+    file.write_text("{")
+    second = members.start("b", port=port, arguments=arguments)
+    members.wait_all_up([second])
+    assert "the remembered members cannot be read" in second.log()
+
+
+def test_variables_of_a_kubernetes_service(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Service called `tenure` in the namespace: one line at info, and the member starts."""
+    service = {"TENURE_SERVICE_HOST": "10.0.0.7", "TENURE_PORT": "tcp://10.0.0.7:25520"}
+    monkeypatch.setattr(processes, "clean_environment", lambda: {**clean_environment(), **service})
+    member = members.start("a", port=members.free_ports(1)[0])
+    members.wait_all_up([member])
+    assert member.log().count("variables that Kubernetes sets for a Service") == 1
+    assert 'variables="TENURE_PORT TENURE_SERVICE_HOST"' in member.log()
 
 
 def test_a_wrong_setting(members: Members) -> None:

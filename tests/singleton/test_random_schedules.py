@@ -127,6 +127,11 @@ def check(seed: int) -> bool:
     return overlapped
 
 
+def test_a_lost_notice_of_a_member_that_hosts_again_is_not_for_ever() -> None:
+    """Found with 5,000 seeds: stopped by the user and started again behind a broken link."""
+    check(4673)
+
+
 def test_two_instances_only_with_a_warning_and_one_in_the_end(how_many: HowMany) -> None:
     """S4, S5: random schedules; some of them must overlap, or nothing was tested."""
     count = how_many(short=150, long=5_000)
