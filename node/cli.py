@@ -47,6 +47,7 @@ APPLICATION_FAILED = 6
 BUG = 70
 
 DESCRIPTORS_WANTED = 65_536
+LEFT_OVER_TIMEOUT_S = 1.0
 
 LOOPS = ("auto", "uvloop", "asyncio")
 
@@ -133,10 +134,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Signals() as signals:
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
-                return runner.run(run_member(settings, signals))
+                code = runner.run(run_member(settings, signals))
+                end_left_over_tasks(runner.get_loop(), code)
+                return code
         except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # no signal raises the last
             logger.exception("a bug ended this member; please report the lines below")
             return BUG
+
+
+def end_left_over_tasks(loop: asyncio.AbstractEventLoop, code: int) -> None:
+    """Cancel the tasks that the application left running; one that will not end is not waited for.
+
+    The node has said that nothing of it acts any more, so the process must not live on: it ends
+    here and now, with the exit code it would have had.
+    """
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if not tasks:
+        return
+    _, running = loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_OVER_TIMEOUT_S))
+    if running:
+        names = ", ".join(sorted(repr(task.get_coro()) for task in running))
+        logger.error("tasks of the application ignore cancellation", extra={"tasks": names})
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 async def run_member(settings: Settings, signals: Signals) -> int:

@@ -281,13 +281,14 @@ def _checked_list(where: str, value: object) -> tuple[object, ...]:
         raise SettingsError(
             f"{where}={shown(value)} is one text, not a list of text: write [{shown(value)}]"
         )
-    listed = isinstance(value, list | tuple | set | frozenset)
-    if listed and all(isinstance(part, str) for part in value):
-        in_order = sorted(value) if isinstance(value, set | frozenset) else value
-        return tuple(check_type(where, part, str) for part in in_order)
-    raise SettingsError(
-        f'{where}={shown(value)} is no list of text: give for example ["one", "two"]'
-    )
+    if not isinstance(value, list | tuple | set | frozenset) or not all(
+        isinstance(part, str) for part in value
+    ):
+        raise SettingsError(
+            f'{where}={shown(value)} is no list of text: give for example ["one", "two"]'
+        )
+    in_order = sorted(value) if isinstance(value, set | frozenset) else value
+    return tuple(check_type(where, part, str) for part in in_order)
 
 
 def wrong_type(where: str, value: object, kind: type) -> SettingsError:

@@ -44,7 +44,7 @@ from node.history import History
 from node.proxy import SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
-from node.settings import DEFAULT_PORT, PROTOCOL_MAX, PROTOCOL_MIN, Settings
+from node.settings import PROTOCOL_MAX, PROTOCOL_MIN, Settings, settings_from, split_seed
 from node.supervision import Supervision
 from singleton.events import (
     InstanceChanged,
@@ -88,16 +88,7 @@ class ActorSystem:
         environment: Environment | None = None,
         **kwargs: Any,
     ) -> None:
-        if settings is not None and kwargs:
-            raise SettingsError(
-                f"both settings and {', '.join(sorted(kwargs))} were given: put all into one"
-            )
-        if settings is None:
-            try:
-                settings = Settings(**kwargs)
-            except TypeError as error:
-                raise SettingsError(f"unknown setting: {error}") from error
-        self.settings = settings
+        self.settings = settings_from(settings, **kwargs)
         self._environment = environment
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
@@ -613,17 +604,6 @@ async def _call(hook: Hook | None) -> None:
         result = hook()
         if result is not None:
             await result
-
-
-def split_seed(seed: str) -> Address:
-    """`host:port`, `host` (port 25520) or `[v6]:port`. Raises `SettingsError`."""
-    host, colon, port = seed.rpartition(":")
-    if not colon or seed.endswith("]"):
-        host, port = seed, str(DEFAULT_PORT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise SettingsError(f"seed={seed!r} is no HOST:PORT: write for example 127.0.0.1:25520")
-    return host, int(port)
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str) -> list[str]:

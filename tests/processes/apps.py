@@ -7,10 +7,11 @@ actors themselves, not by the machinery that is tested.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
-import time
+import threading
 from pathlib import Path
 
 from node import Actor, ActorRef, ActorSystem, message, on
@@ -167,7 +168,7 @@ def no_exception(system: ActorSystem) -> None:
 def hold(entered: str = "entered") -> None:
     """Say that the application is at work, and do not give the loop back."""
     (Path(os.environ["DIRECTORY"]) / entered).touch()
-    time.sleep(60)
+    threading.Event().wait(60)
 
 
 def hold_on() -> None:
@@ -200,3 +201,41 @@ _tasks: set[asyncio.Task[None]] = set()
 def keep(task: asyncio.Task[None]) -> None:
     """The loop holds tasks weakly; this holds them."""
     _tasks.add(task)
+
+
+@message("tests.go-on")
+class GoOn:
+    """Begin a step that never ends and ignores cancellation."""
+
+
+class Undying(Actor):
+    """A singleton whose handler survives every cancellation, and notes its steps."""
+
+    def pre_start(self) -> None:
+        """Begin at once."""
+        self.context.self.tell(GoOn())
+
+    @on(GoOn)
+    async def go_on(self, msg: GoOn) -> None:
+        """Step for ever."""
+        journal, number = Journal("steps"), 0
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+            number += 1
+            journal.write(number)
+
+
+def undying(system: ActorSystem) -> None:
+    """An undying singleton, and beside it an undying task that is no actor's."""
+
+    async def run() -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.02)
+
+    system.cluster.singleton.start(type_name="undying", actor=Undying)
+    KEPT.append(asyncio.get_running_loop().create_task(run()))
+
+
+KEPT: list[asyncio.Task[None]] = []  # the loop itself holds tasks weakly only
