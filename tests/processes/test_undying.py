@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from bench.processes import Members, boottime_s
+from bench.processes import Members
+from node.history import boottime_s
 
 APP = "tests.processes.apps:undying"
 
