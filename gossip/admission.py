@@ -232,20 +232,21 @@ class Admission:
         if message.cluster_id != ground.cluster_id and address not in self._asked:
             self._ask_who(sender)
 
-    def told_who(self, sender: NodeId, message: IAm) -> None:
-        """Invite a looking process; of two clusters under one name the smaller stops."""
+    def told_who(self, sender: NodeId, message: IAm) -> bool:
+        """Invite a looking process; of two clusters under one name the smaller stops (of equal
+        ones that with the greater id: the one founded later). True when it is ours."""
         ground = self._ground
         if self._asked.pop((sender.host, sender.port), None) != message.nonce:
             ground.counters["island-answer-unasked"] += 1
-            return
+            return False
         if message.cluster_name != ground.cluster_name:
             ground.counters["other-cluster-name"] += 1
-            return
+            return False
         if message.cluster_id == 0:
             ground.send(sender, Invite(ground.cluster_name))
-            return
+            return False
         if message.cluster_id == ground.cluster_id:
-            return
+            return False
         ours = (ground.up_count(), -ground.cluster_id)
         theirs = (message.cluster_size, -message.cluster_id)
         we_stop = ours < theirs
@@ -256,8 +257,9 @@ class Admission:
                 f"{message.cluster_size}, ours has {ground.up_count()}; the smaller one stops"
             )
             for peer in ground.peers():
-                ground.send(peer, Dissolve(message.cluster_id, reason))
+                ground.send(peer, Dissolve(message.cluster_id, sender, reason))
             ground.out.append(Exit(GONE_EXIT, reason))
+        return we_stop
 
     def _rearm(self) -> None:
         timeout_s = self._ground.settings.ack_timeout_s

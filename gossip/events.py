@@ -31,12 +31,14 @@ class Started:
     """The sockets are bound; look for the cluster.
 
     `seeds` are resolved addresses, `remembered` the last counted members; `found` is the
-    operator's word that a new cluster shall be founded without asking.
+    operator's word that a new cluster shall be founded without asking. `wall_s`, seconds since
+    1970, only orders cluster ids: of two clusters of one size the one founded later stops.
     """
 
     seeds: tuple[Address, ...]
     remembered: tuple[str, ...] = ()
     found: bool = False
+    wall_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

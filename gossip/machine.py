@@ -71,6 +71,7 @@ from gossip.settings import GossipSettings
 INCARNATION_JUMP_MAX = 1 << 32
 CLOSE_DELAY_S = 1.0
 BLOCKED_REPEAT_S = 60.0
+REMEMBER_LEFT_S = 600.0
 SETTLE_STEPS_MAX = 64
 EXIT_BY_CAUSE = {
     Cause.LEFT: (0, "left"),
@@ -129,6 +130,7 @@ class GossipMachine:
         self._view_key: object = None
         self._view_version = 0
         self._remembered: tuple[str, ...] = ()
+        self._left_at: dict[str, float] = {}  # addresses that left in order, and are remembered yet
         self._ended = False
         self._handlers: dict[type, Callable[..., None]] = {
             PeerFrame: self._peer_frame,
@@ -154,7 +156,7 @@ class GossipMachine:
             JoinRequest: self._admission.requested,
             JoinConfirm: self._join_confirmed,
             WhoAreYou: lambda sender, message, now: self._admission.asked_who(sender, message),
-            IAm: lambda sender, message, now: self._admission.told_who(sender, message),
+            IAm: self._told_who,
             Dissolve: self._dissolved,
             YouAreGone: self._told_we_are_gone,
             LinkQuestion: lambda sender, message, now: self._evidence.questioned(sender, message),
@@ -194,6 +196,7 @@ class GossipMachine:
             self._push_pull_at,
             self._leave_by,
             self._blocked_at,
+            min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S,
             min(self._closing.values(), default=math.inf),
             self._patience_deadline(),
         )
@@ -272,7 +275,7 @@ class GossipMachine:
     # events
 
     def _started(self, event: Started, now: float) -> None:
-        self._seeker.start(event.seeds, event.remembered, event.found, now)
+        self._seeker.start(event, now)
         if self._ground.cluster_id:
             self._became_member(now)
 
@@ -390,8 +393,19 @@ class GossipMachine:
             self._take_member(member, now, origin=True)
             self._admission.admitted(sender)
 
+    def _told_who(self, sender: NodeId, message: IAm, now: float) -> None:
+        if self._admission.told_who(sender, message):
+            self._remember_rival(sender)
+
+    def _remember_rival(self, member: NodeId) -> None:
+        """Our cluster stops for a larger one: after a restart, ask there."""
+        others = [address for address in self._remembered if address != member.address]
+        kept = others[: self._ground.settings.remembered_max - 1]
+        self._ground.out.append(Remember(tuple(sorted({*kept, member.address}))))
+
     def _dissolved(self, sender: NodeId, message: Dissolve, now: float) -> None:
         if message.other_cluster_id != self._ground.cluster_id:
+            self._remember_rival(message.other_member)
             self._ground.out.append(Exit(GONE_EXIT, message.reason))
 
     def _told_we_are_gone(self, sender: NodeId, message: YouAreGone, now: float) -> None:
@@ -511,6 +525,8 @@ class GossipMachine:
         self._close_links(node, now)
         if tombstone.cause.is_proof:
             ground.out.append(UnwatchProcess(node))
+        if tombstone.cause is Cause.LEFT and len(self._left_at) < ground.settings.remembered_max:
+            self._left_at[node.address] = now
         ground.publish(MemberRemoved(node, tombstone.cause))
 
     def _close_links(self, node: NodeId, now: float) -> None:
@@ -697,7 +713,7 @@ class GossipMachine:
             self._gossip_at = min(self._gossip_at, now + ground.settings.gossip_interval_s)
         self._publish_view()
         self._note_blocked(now)
-        self._remember()
+        self._remember(now)
 
     def _look_again(self, now: float) -> None:
         """Follow the table: what is unreachable, who leads, which reports still count."""
@@ -862,12 +878,21 @@ class GossipMachine:
         elif self._blocked_at == math.inf:
             self._blocked_at = now + self._ground.settings.weakly_up_after_s
 
-    def _remember(self) -> None:
+    def _remember(self, now: float) -> None:
+        """Keep the addresses of the counted members; of those that left in order for a while.
+
+        When a whole cluster is stopped in order, its last member must not forget the others: it
+        would found a second cluster beside theirs when all come back.
+        """
         ground = self._ground
-        addresses = tuple(
-            sorted({node.address for node, member in ground.table.members.items() if member.counts})
-        )[: ground.settings.remembered_max]
-        if addresses != self._remembered and ground.me.status < Status.LEAVING:
+        if ground.me.status >= Status.LEAVING:
+            return
+        counted = {node.address for node, m in ground.table.members.items() if m.counts}
+        for address, at in list(self._left_at.items()):
+            if address in counted or now >= at + REMEMBER_LEFT_S:
+                del self._left_at[address]
+        addresses = tuple(sorted(counted | self._left_at.keys()))[: ground.settings.remembered_max]
+        if addresses != self._remembered:
             self._remembered = addresses
             ground.out.append(Remember(addresses))
 

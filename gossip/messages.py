@@ -202,9 +202,10 @@ class Invite:
 
 @dataclass(frozen=True, slots=True)
 class Dissolve:
-    """To fellow members: a larger cluster of our name exists, ours stops."""
+    """To fellow members: a larger cluster of our name exists, with this member; ours stops."""
 
     other_cluster_id: int
+    other_member: NodeId
     reason: str
 
 

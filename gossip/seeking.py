@@ -22,6 +22,7 @@ from gossip.events import (
     Exit,
     LookingFor,
     MemberChanged,
+    Started,
     TakeIdentity,
 )
 from gossip.ground import Ground
@@ -86,6 +87,7 @@ class Seeker:
         self._guides: dict[Address, float] = {}  # members met that are no targets: until when
         self._remembered: tuple[str, ...] = ()
         self._seeds: tuple[Address, ...] = ()
+        self._wall_s = 0
         self._hold_until = -math.inf
         self._confirmed: tuple[NodeId, float] | None = None
         self._retry_s = ground.settings.join_retry_s
@@ -100,10 +102,10 @@ class Seeker:
 
     # start
 
-    def start(
-        self, seeds: tuple[Address, ...], remembered: tuple[str, ...], found: bool, now: float
-    ) -> None:
+    def start(self, event: Started, now: float) -> None:
         """Begin to look; founds at once when told so, or when there is nobody else to ask."""
+        seeds, remembered, found = event.seeds, event.remembered, event.found
+        self._wall_s = event.wall_s
         own = self._own_address()
         self.looking = True
         self._seeds = seeds
@@ -281,7 +283,8 @@ class Seeker:
 
     def _found(self, now: float) -> None:
         ground = self._ground
-        cluster_id = ground.rng.getrandbits(64) or 1
+        # Random, but greater the later it was founded: that decides between two of one size.
+        cluster_id = ((self._wall_s & 0xFFFFFFFF) << 32) | ground.rng.getrandbits(32) or 1
         looking = [
             target.address
             for target in self._targets.values()

@@ -194,7 +194,7 @@ class Singletons:
 
 
 def _check_name(type_name: str) -> None:
-    if not _TYPE_NAME.fullmatch(type_name):
+    if not isinstance(type_name, str) or not _TYPE_NAME.fullmatch(type_name):
         raise SettingsError(f"type_name={type_name!r} must have 1 to 128 letters, digits and _ . -")
 
 
@@ -202,6 +202,8 @@ def _check_actor(actor: type[Actor], args: tuple[object, ...]) -> None:
     """Here, where the caller can mend it: an instance is built much later, maybe elsewhere."""
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         raise TypeError(f"actor={actor!r} is no Actor class: write actor=Counter, args=(…)")
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"args={args!r} must be a tuple: write args=(…,)")
     try:
         inspect.signature(actor).bind(*args)
     except TypeError as error:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 M_contra = TypeVar("M_contra", contravariant=True)
 T = TypeVar("T")
 
+TIMEOUT_MAX_S = 1e9
+
 
 class ActorRef(Extension, Generic[M_contra]):
     """Address of an actor: node, `path`, and `uid` of the actor (0: whoever is at the path).
@@ -78,8 +80,11 @@ class ActorRef(Extension, Generic[M_contra]):
 
         Raises `AskTimeoutError` after `timeout_s`; `ActorFailedError` when the handler raised or
         answered with another type; `UnhandledMessageError` when no handler takes the message;
-        `DeadActorError`, at once, when the actor is known to be gone; `MessageError` as `tell`.
+        `DeadActorError`, at once, when the actor is known to be gone; `MessageError` as `tell`;
+        `ValueError` when `timeout_s` is no number of seconds greater than 0.
         """
+        if not 0.0 < timeout_s < TIMEOUT_MAX_S:
+            raise ValueError(f"timeout_s={timeout_s} must be greater than 0: give seconds")
         CHECKS[type(message)](message)
         runtime = self._runtime
         loop = runtime.loop

@@ -119,6 +119,8 @@ class Runtime:
 
         Raises `ValueError` when it is neither.
         """
+        if not isinstance(address, str):
+            raise ValueError(f"{address!r} is no actor address; write host:port/user/name")
         if address.startswith("/"):
             return self.ref_at(None, address)
         match = _ADDRESS.fullmatch(address)

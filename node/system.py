@@ -152,7 +152,8 @@ class ActorSystem:
             if self._daemon is not None:
                 seeds = await self._resolve_seeds(loop)
                 remembered = environment.state.load()
-                self._daemon.feed(Started(seeds, remembered, self.settings.found))
+                wall_s = int(environment.wall_clock())
+                self._daemon.feed(Started(seeds, remembered, self.settings.found, wall_s))
         except BaseException:
             await self._close()
             raise
@@ -558,6 +559,11 @@ class ActorSystem:
                 name = "reachable" if fact.reachable else "unreachable"
                 self._say(name, f"{fact.id.address} {fact.id.uid:016x}")
             case ClusterFounded():
+                if self.settings.state_dir is None:
+                    logger.warning(
+                        "founded a cluster, and will again after a restart: without --state-dir "
+                        "a restarted seed does not know that its cluster lives on"
+                    )
                 self._say("founded", f"{fact.cluster_id:016x}")
             case ClusterJoined():
                 self._say("joined", f"{fact.cluster_id:016x} {fact.by.address}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_COUNTS = frozenset({"former_max", "early_asks_max", "buffer_size"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingletonSettings:
@@ -28,12 +30,22 @@ class SingletonSettings:
     buffer_size: int = 1000  # messages a proxy holds while there is no host
 
     def __post_init__(self) -> None:
+        if self.role is not None and not (isinstance(self.role, str) and self.role):
+            raise ValueError(f"role={self.role!r} must be a text that is not empty, or None")
+        if not isinstance(self.restart_on_termination, bool):
+            raise ValueError(
+                f"restart_on_termination={self.restart_on_termination!r} must be True or False"
+            )
         for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, str | bool) or value is None:
+            if name in ("role", "restart_on_termination"):
                 continue
+            value = getattr(self, name)
+            whole = name in _COUNTS
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                what = "a whole number" if whole else "a number of seconds"
+                raise ValueError(f"{name}={value!r} must be {what}")
             if not 0 < value < 1e9:
-                raise ValueError(f"{name}={value} must be greater than 0: give a positive number")
+                raise ValueError(f"{name}={value} must be greater than 0 and less than 1e9")
         if self.ask_resend_s >= self.hand_over_timeout_s:
             raise ValueError(
                 f"ask_resend_s={self.ask_resend_s} must be less than hand_over_timeout_s="

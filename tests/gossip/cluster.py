@@ -101,7 +101,7 @@ class Cluster:
             old.alive = False
         self.nodes[name] = node
         addresses = tuple((_host(seed), 25520) for seed in seeds.split())
-        self.feed(name, Started(addresses, remembered, found))
+        self.feed(name, Started(addresses, remembered, found, int(1_700_000_000 + self.now)))
         return node
 
     def feed(self, name: str, event: object) -> None:

@@ -312,6 +312,42 @@ def test_two_clusters_meet_and_do_not_merge() -> None:
     assert {fact.we_stop for fact in met} == {True, False}
 
 
+def test_of_two_clusters_of_one_size_the_one_founded_later_stops() -> None:
+    """A restarted seed that founds beside its living cluster must not end it."""
+    for seed in range(10):
+        cluster = Cluster(seed)
+        cluster.cut("a", "b")
+        cluster.start("b", "b a", found=True)
+        cluster.run(2)
+        cluster.start("a", "a", found=True)  # the seed, later, remembering nothing
+        cluster.run(1)
+        cluster.cuts.clear()
+        cluster.run(8)
+        assert cluster.nodes["b"].exit is None
+        gone = cluster.nodes["a"].exit
+        assert gone is not None
+        assert gone.code == 12
+        # What it remembers now leads it into the other cluster.
+        assert "10.0.0.2:25520" in cluster.nodes["a"].remembered
+        cluster.start("a", "a", remembered=cluster.nodes["a"].remembered)
+        cluster.run_until(cluster.all_up("a b"), within_s=5)
+
+
+def test_a_cluster_stopped_in_order_comes_back_as_one() -> None:
+    """The last leaver remembers those that left before it, in whatever order they start again."""
+    cluster = formed(Cluster(), "a b c", "a")
+    for name in "bca":
+        cluster.feed(name, LeaveRequested())
+        cluster.run(2)
+    remembered = {name: cluster.nodes[name].remembered for name in "abc"}
+    assert all(len(addresses) == 3 for addresses in remembered.values())
+    for name in "bca":
+        cluster.start(name, "a", remembered=remembered[name])
+        cluster.run(0.5)
+    cluster.run_until(cluster.all_up("a b c"), within_s=10)
+    assert len(cluster.clusters()) == 1
+
+
 def test_a_downed_process_that_lives_is_told() -> None:
     """I-71: it learns it from whoever hears it, and stops."""
     cluster = formed(Cluster(), "a b c", "a")

@@ -31,6 +31,7 @@ def test_three_members_by_hand(members: Members, tmp_path: Path) -> None:
     _, block = blocks("sh")
     for shown, free in zip(PORTS, members.free_ports(len(PORTS)), strict=True):
         block = block.replace(shown, str(free))
+    block = block.replace("--state-dir state", f"--state-dir {tmp_path}")
     venv, *lines = block.splitlines()
     assert venv == ". .venv/bin/activate"
     http = [re.findall(r"--http (\S+)", line)[0] for line in lines[:3]]
