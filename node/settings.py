@@ -89,9 +89,10 @@ class Settings:
     def _check_texts(self) -> None:
         named = [("cluster_name", self.cluster_name), *(("roles", role) for role in self.roles)]
         for key, text in [*named, ("name", self.name or "-")]:
-            if not 0 < len(text) <= TEXT_MAX or not _is_unicode(text):
+            # Printable: it stands in tables and lines of text, where others must not be forged.
+            if not 0 < len(text) <= TEXT_MAX or not _is_unicode(text) or not text.isprintable():
                 raise SettingsError(
-                    f"{key}={shown(text)} must have 1 to {TEXT_MAX} characters of Unicode: "
+                    f"{key}={shown(text)} must have 1 to {TEXT_MAX} printable characters: "
                     "choose another"
                 )
         for key in ("state_dir", "http_token_file", "history", "app", "http"):

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import downing
+import gossip
+import lease
+import node
+import sharding
+import singleton
 from node import (
     Actor,
     ActorFailed,
@@ -130,6 +137,7 @@ def test_a_local_system_has_no_cluster() -> None:
         ({"port": 0}, "found=True"),
         ({"colour": "red"}, "colour"),
         ({"prot": 1}, "port"),
+        ({"name": "evil\nline"}, "printable"),
         ({"port": "25520"}, "port='25520'"),
         ({"port": 0, "seeds": "127.0.0.1:1"}, "seeds="),
         ({"port": 0, "found": True, "preset": "moon"}, "preset='moon'"),
@@ -171,6 +179,40 @@ async def test_a_singleton_that_cannot_be_built_is_refused_where_it_is_started(
     async with ActorSystem(port=0, found=True) as system:
         with pytest.raises(TypeError, match="actor="):
             system.cluster.singleton.start(type_name="x", actor=actor, args=(1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"type_name": 5},
+        {"role": 5},
+        {"role": ""},
+        {"buffer_size": "a"},
+        {"buffer_size": 1.5},
+        {"buffer_size": 0},
+        {"hand_over_timeout_s": "1"},
+        {"hand_over_timeout_s": 0},
+        {"restart_on_termination": "no"},
+    ],
+)
+async def test_a_wrong_argument_of_a_singleton_is_named(kwargs: dict[str, Any]) -> None:
+    async with ActorSystem(port=0, found=True) as system:
+        start: Any = system.cluster.singleton.start
+        with pytest.raises(SettingsError, match=next(iter(kwargs))):
+            start(**{"type_name": "x", "actor": Counter, **kwargs})
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1.0, float("nan"), float("inf")])
+async def test_an_ask_needs_a_timeout_in_seconds(timeout_s: float) -> None:
+    async with ActorSystem() as system:
+        with pytest.raises(ValueError, match="timeout_s"):
+            await system.spawn(Counter).ask(Add(1), timeout_s=timeout_s)
+
+
+def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
+    for package in (node, gossip, singleton, downing, lease, sharding):
+        assert package.__file__ is not None
+        assert Path(package.__file__).with_name("py.typed").exists()
 
 
 async def test_a_singleton_whose_start_fails_says_so() -> None:
