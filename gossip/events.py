@@ -216,7 +216,3 @@ class LookingFor:
     """We found no cluster yet; in words, whom we wait for."""
 
     explain: str
-
-
-CLUSTER_EXIT_CODES = {"left": 0, "refused": 3, "downed": 10, "by operator": 11, "gone": 12}
-"""Exit codes that membership gives; the whole list is in the operator's guide."""

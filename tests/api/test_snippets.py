@@ -110,6 +110,22 @@ async def test_a_singleton() -> None:
             assert [row["state"] for row in rows] == ["running"]
 
 
+async def test_a_proxy_reaches_a_singleton_that_its_node_never_hosts() -> None:
+    """I-41, I-59: also started before there is a host; the message waits."""
+    async with ActorSystem(port=0, found=True) as first:
+        seed = first.cluster.self_id.address
+        async with ActorSystem(port=0, seeds=[seed]) as second:
+            counter = second.cluster.singleton.start_proxy(type_name="counter")
+            await second.cluster.up(2)
+            waiting = asyncio.ensure_future(counter.ask(Add(2)))
+            await asyncio.sleep(0)
+            first.cluster.singleton.start(type_name="counter", actor=Counter)
+            assert await waiting == 2
+            assert await counter.ask(Add(3)) == 5
+            (row,) = second.cluster.singletons_state()
+            assert (row["state"], row["host"]) == ("standby", seed)
+
+
 def test_reminder_comes_after_an_hour() -> None:
     """Snippet 5: in virtual time, without a plugin."""
     with World(seed=1) as world:  # one node; World(seed=1, nodes="a b c") for a cluster
