@@ -85,7 +85,8 @@ HELP: dict[str, tuple[str, str]] = {
 EXIT_CODES = """\
 exit codes: 0 left or SIGTERM in order, 2 usage or setting, 3 refused at join, 4 no seed resolves,
 5 address in use, 6 application failed, 10 downed by strategy, 11 by operator, 12 no longer a
-member, 70 a bug. Commands: 0, 1 the node says no, 2 usage, 69 not reachable.
+member, 70 a bug, or a singleton that would not stop. Commands: 0, 1 the node says no, 2 usage,
+69 not reachable.
 """
 
 

@@ -306,6 +306,8 @@ def test_two_clusters_meet_and_do_not_merge() -> None:
         gone = cluster.nodes[name].exit
         assert gone is not None
         assert gone.code == 12
+        # Also who was only told to stop knows where to ask after a restart.
+        assert set(cluster.nodes[name].remembered) & {f"10.0.0.{n}:25520" for n in (1, 2, 3)}
     assert all(cluster.nodes[name].exit is None for name in "abc")
     assert len(cluster.nodes["a"].statuses()) == 3
     met = [f for n in "ad" for f in cluster.nodes[n].facts if isinstance(f, IslandMet)]
