@@ -221,6 +221,11 @@ class GossipMachine:
         return self._ground.me.roles
 
     @property
+    def cluster_id(self) -> int:
+        """The cluster we belong to, 0 while there is none."""
+        return self._ground.cluster_id
+
+    @property
     def head(self) -> Head:
         """What each of our control frames tells of our view."""
         ground = self._ground

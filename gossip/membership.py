@@ -71,6 +71,9 @@ class Member:
     its kernel (boot id, namespaces, pid, start time) under a growing `record_version`, and its
     `incarnation`. `status`, `up_number` (age, given on the way to up; 0 = none yet) and `cause`
     are written by leaders; `leaving` by the process itself.
+
+    `public_key` is the CURVE key (32 bytes; empty without keys) that its connections prove; of
+    one `id` it never changes, so a record that brings another one is a lie.
     """
 
     id: NodeId

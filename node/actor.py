@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from node.mailbox import Delivery, TimerTick
+from node.mailbox import Delivery, TimerTick, WhenFull
 from node.ref import ActorRef
 from node.supervision import StopReason, Supervision
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 M = TypeVar("M")
 A = TypeVar("A")
 R = TypeVar("R")
+V = TypeVar("V")
 
 Handler = Callable[[Any, Any], Any]
 
@@ -271,6 +272,7 @@ class Context:
         name: str | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
+        when_full: WhenFull | None = None,
         stash_max: int | None = None,
     ) -> ActorRef[Any]:
         """Make a child; as `Runtime.spawn`. It ends before this actor does."""
@@ -280,12 +282,14 @@ class Context:
             name=name,
             supervision=supervision,
             mailbox_max=mailbox_max,
+            when_full=when_full,
             stash_max=stash_max,
         )
 
-    def stop(self, ref: ActorRef[Any]) -> None:
-        """Stop an actor of this process (also oneself) once it handled what it has already got."""
-        self._cell.runtime.stop(ref)
+    def stop(self, ref: ActorRef[Any], *, drain: bool = True) -> None:
+        """Stop an actor of this process (also oneself) once it handled what it has already got;
+        without `drain` after its present message."""
+        self._cell.runtime.stop(ref, drain=drain)
 
     def watch(self, ref: ActorRef[Any]) -> None:
         """Get one `Terminated` when the actor ends, its node is removed, or it is not there."""
@@ -302,10 +306,59 @@ class Context:
         """
         self._cell.answer(value)
 
+    def become(self, behaviour: Callable[[Any], object]) -> None:
+        """Give every message from the next one on to `behaviour` (plain or async) instead of the
+        handlers, until `unbecome`, another `become` or a restart.
+
+        It is called with the message; what it returns answers an ask. See `unhandled` for what it
+        does not want. Raises `TypeError` for what cannot be called.
+        """
+        if not callable(behaviour):
+            raise TypeError(f"{behaviour!r} cannot be called: become takes a function of a message")
+        self._cell.become(behaviour)
+
+    def unbecome(self) -> None:
+        """Give messages to the handlers again."""
+        self._cell.become(None)
+
+    def pipe_to_self(
+        self,
+        awaitable: Awaitable[V],
+        on_result: Callable[[V], object] | None = None,
+        on_error: Callable[[Exception], object] | None = None,
+    ) -> None:
+        """Await something in a task of its own, while the actor goes on; the outcome comes back
+        as a message.
+
+        The message is what `on_result` makes of the result (without it the result itself), or
+        `on_error` of the exception; None is no message. Both are called when its turn in the
+        mailbox has come. An exception without `on_error`, or one that these functions raise, is a
+        failure of the actor. The mailbox's bound does not apply.
+
+        It ends with the instance: at a stop or restart it is cancelled, and abandoned when it
+        takes no notice; `post_stop` runs afterwards, and its outcome is not told any more. Raises
+        `RuntimeError` when this instance is ending, or has 10,000 of them.
+        """
+        self._cell.pipe(awaitable, on_result, on_error)
+
+    def unhandled(self) -> None:
+        """Leave the message being handled to the dead letters; its ask fails with
+        `UnhandledMessageError`."""
+        self._cell.unhandled()
+
+    def fail(self, error: Exception) -> None:
+        """Fail the ask being handled with `ActorFailedError`, and report `error` as a failure of
+        this actor, which goes on whatever its supervision says."""
+        self._cell.fail_message(error)
+
     def forward(self, ref: ActorRef[Any], message: object | None = None) -> None:
         """Hand the message being handled (or another in its place) to `ref`, with its sender and
         its asker: whoever gets it answers."""
-        self._cell.forward(ref, message)
+        self._cell.forward((ref,), message)
+
+    def forward_all(self, refs: Iterable[ActorRef[Any]], message: object | None = None) -> None:
+        """As `forward`, to several actors of this process: the first answer or failure counts."""
+        self._cell.forward(refs, message)
 
     def stash(self) -> None:
         """Put the message being handled aside, unanswered, until `unstash_all`.

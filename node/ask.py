@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.membership import NodeId
 from node.errors import ActorFailedError, AskTimeoutError, MessageError, TenureError
 from node.schema import ValueSchema
+from node.timer_wheel import Bucket
 
 if TYPE_CHECKING:
     from node.ref import ActorRef
@@ -23,14 +24,34 @@ class LocalAsk:
 
     The outcome is kept beside the future, which only wakes: a future that holds an exception
     nobody fetches (the asker was cancelled meanwhile) would be reported by asyncio as lost.
-    `corr` and `node` are set once the ask went to another node.
+    `corr` and `node` are set once the ask went to another node. `asked` and `timeout_s` are for
+    the error's text; `bucket` is where it waits in the `TimerWheel`.
     """
 
-    __slots__ = ("corr", "error", "future", "node", "schema", "value")
+    __slots__ = (
+        "asked",
+        "bucket",
+        "corr",
+        "error",
+        "future",
+        "node",
+        "schema",
+        "timeout_s",
+        "value",
+    )
 
-    def __init__(self, future: asyncio.Future[None], schema: ValueSchema) -> None:
+    def __init__(
+        self,
+        future: asyncio.Future[None],
+        schema: ValueSchema,
+        asked: ActorRef[Any] | None = None,
+        timeout_s: float = 0.0,
+    ) -> None:
         self.future = future
         self.schema = schema
+        self.asked = asked
+        self.timeout_s = timeout_s
+        self.bucket: Bucket | None = None
         self.value: Any = None
         self.error: TenureError | None = None
         self.corr = 0
@@ -55,9 +76,10 @@ class LocalAsk:
             self.error = error
             self.future.set_result(None)
 
-    def expire(self, asked: ActorRef[Any], timeout_s: float) -> None:
+    def expire(self) -> None:
         """Time is up."""
-        self.fail(AskTimeoutError(f"no answer from {asked.address} within {timeout_s:g} s"))
+        whom = "" if self.asked is None else f" from {self.asked.address}"
+        self.fail(AskTimeoutError(f"no answer{whom} within {self.timeout_s:g} s"))
 
 
 class RemoteAsk:

@@ -23,18 +23,29 @@ import enum
 import math
 import operator
 import sys
-import types
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from node.actor import Actor, Context, Handler, Terminated, Timers, find_handler, handlers_of
-from node.errors import ActorFailedError, MessageError
+from node.ask import LocalAsk
+from node.driving import Abandoned, Failed, cancelled_by_others, drive
+from node.errors import ActorFailedError, MailboxFullError, MessageError, TenureError
 from node.events import Why
-from node.mailbox import BATCH, ChildFailed, Delivery, StopMark, TimerTick
+from node.mailbox import (
+    BATCH,
+    ChildFailed,
+    Delivery,
+    SiblingFailed,
+    StopMark,
+    TimerTick,
+    WhenFull,
+)
+from node.pipe import Pipe
 from node.ref import ActorRef
 from node.supervision import (
+    AllForOne,
     Escalate,
     Restart,
     Resume,
@@ -50,10 +61,13 @@ if TYPE_CHECKING:
     from node.runtime import Runtime
 
 STASH_MAX = 1_000
+PIPES_MAX = 10_000
 CANCELS_MAX = 3  # then a coroutine that takes no notice is abandoned
 CANCEL_AGAIN = 0.25  # of the stop timeout
 KILLED_S = 0.3  # instead of the stop timeout, once an actor is killed
 KILLED_AGAIN_S = 0.1
+PACE_MAX = 4
+SLOW_S = 0.001  # so long between two looks at the clock, and the next comes after one message
 _construct = operator.attrgetter("__init__")
 
 
@@ -68,17 +82,7 @@ class State(enum.Enum):
     STOPPED = "stopped"
 
 
-class _Failed:
-    """What a coroutine of user code raised; a result could be any object, also an exception."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class _Abandoned(BaseException):
-    """Ends the task of a coroutine that the cell has given up."""
+_RUNNING = State.RUNNING  # as a global it is found five times as fast
 
 
 class Cell:
@@ -89,12 +93,15 @@ class Cell:
         "_after_hook",
         "_asker",
         "_backoff",
+        "_behaviour",
         "_cancels",
-        "_driven",
         "_failed_at",
         "_handlers",
         "_is_forced",
         "_is_killed",
+        "_is_to_restart",
+        "_pace",
+        "_pipes",
         "_scheduled",
         "_stash",
         "_stash_max",
@@ -103,12 +110,15 @@ class Cell:
         "_stop_reason",
         "_supervision",
         "_task",
+        "_waiting",
+        "_when_full",
         "actor",
         "args",
         "children",
         "closed",
         "cls",
         "current",
+        "driven",
         "mailbox",
         "mailbox_max",
         "on_started",
@@ -134,6 +144,7 @@ class Cell:
         parent: Cell | None,
         supervision: Supervision,
         mailbox_max: int | None,
+        when_full: WhenFull | None,
         stash_max: int | None,
     ) -> None:
         self.runtime = runtime
@@ -155,19 +166,25 @@ class Cell:
         self.on_started: Callable[[], None] | None = None
         self.on_stopped: list[Callable[[StopReason], None]] | None = None
         self._handlers = handlers_of(cls)
+        self._behaviour: Callable[[Any], object] | None = None  # in place of the handlers
         self._supervision = supervision
+        self._when_full: WhenFull = when_full or "drop"
+        self._waiting: deque[tuple[object, asyncio.Future[None]]] | None = None  # for room
         self._stash: list[object] | None = None
         self._stash_max = STASH_MAX if stash_max is None else stash_max
         self._failed_at: deque[float] | None = None
         self._asker: Asker | None = None  # of the message being handled, while unanswered
+        self._pace = 1  # messages handled between two looks at the clock
         self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
         self._task: asyncio.Task[None] | None = None
         self._step_at = math.inf  # when the coroutine in the task began
-        self._driven: Coroutine[Any, Any, object] | None = None  # of user code, in the task
+        self.driven: Coroutine[Any, Any, object] | None = None  # of user code, in the task
         self._after_hook: Callable[[BaseException | None], None] | None = None
         self._cancels = 0  # how often the coroutine was cancelled
         self._is_killed = False  # no time is left to wait for coroutines
         self._is_forced = False  # none is begun any more
+        self._is_to_restart = False  # a sibling failed, and shares its fate
+        self._pipes: dict[Pipe, None] | None = None  # on their way, or in the mailbox
         self._stop_reason: StopReason | None = None
         self._stop_check: asyncio.TimerHandle | None = None
         self._after_children: Callable[[], None] | None = None
@@ -175,21 +192,93 @@ class Cell:
 
     # Messages in
 
-    def put(self, item: object) -> None:
-        """Take a message (bare, or a `Delivery`) into the mailbox, or make it a dead letter."""
+    def put(self, item: object) -> TenureError | None:
+        """Take a message (bare, or a `Delivery`) into the mailbox, or make it a dead letter.
+
+        Returns what a sender of this process is to be told by an exception, if anything. Raises
+        nothing but `WrongThreadError` and `WrongProcessError`.
+        """
         if self.closed:
             self._refuse(item, Why.STOPPED)
-            return
+            return None
         mailbox = self.mailbox
         if mailbox is None:
             mailbox = self.mailbox = deque()
         elif len(mailbox) >= self.mailbox_max:
-            self._refuse(item, Why.MAILBOX_FULL)
-            return
-        mailbox.append(item)
+            return self._full(item)
         if not self._scheduled:
+            runtime = self.runtime
+            if runtime.is_idle:
+                runtime.pump_soon()
+            runtime.turns.append(self.turn)
             self._scheduled = True
-            self.runtime.loop.call_soon(self._turn)
+        mailbox.append(item)
+        return None
+
+    def _full(self, item: object) -> TenureError | None:
+        if self._when_full == "wait" and isinstance(item, Delivery):
+            asker = item.asker
+            if isinstance(asker, LocalAsk):
+                self._queue(item, asker.future)
+                return None
+        self._refuse(item, Why.MAILBOX_FULL)
+        if self._when_full != "fail":
+            return None
+        return MailboxFullError(
+            f"{self.path}: {Why.MAILBOX_FULL}: {self.mailbox_max} messages wait; send less, or "
+            f"spawn it with a greater mailbox_max"
+        )
+
+    def offer(self, item: object) -> asyncio.Future[None] | None:
+        """As `put`, but where the mailbox is one to wait for, the future of when it was taken.
+
+        Raises `MailboxFullError` where `put` returns it, and for the actor's own message.
+        """
+        mailbox = self.mailbox
+        is_full = mailbox is not None and len(mailbox) >= self.mailbox_max
+        if is_full and self._when_full == "wait" and not self.closed:
+            if self._task is not None and self._task is asyncio.current_task():
+                raise MailboxFullError(
+                    f"{self.path}: {Why.MAILBOX_FULL}, and only this handler's end makes room: tell"
+                )
+            taken = self.runtime.loop.create_future()
+            self._queue(item, taken)
+            return taken
+        error = self.put(item)
+        if error is not None:
+            raise error
+        return None
+
+    @property
+    def waiting_count(self) -> int:
+        """Messages in the mailbox."""
+        return 0 if self.mailbox is None else len(self.mailbox)
+
+    def _queue(self, item: object, taken: asyncio.Future[None]) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append((item, taken))
+
+    def _let_in(self) -> None:
+        """Take from those that wait for room as many as there is room for."""
+        waiting, mailbox = self._waiting, self.mailbox
+        while waiting and mailbox is not None and len(mailbox) < self.mailbox_max:
+            item, taken = waiting.popleft()
+            if not taken.done():  # else whoever sent it has given up
+                self._wake()
+                mailbox.append(item)
+                if not isinstance(item, Delivery) or item.asker is None:
+                    taken.set_result(None)
+        if not waiting:
+            self._waiting = None
+
+    def _refuse_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        for item, taken in waiting or ():
+            if not taken.done():
+                self._refuse(item, Why.STOPPED)
+            if not taken.done():
+                taken.set_result(None)
 
     def push(self, item: object) -> None:
         """Take what the runtime itself sends (a tick, `Terminated`): no bound, no dead letter."""
@@ -202,64 +291,120 @@ class Cell:
 
     def _wake(self) -> None:
         if not self._scheduled:
+            self.runtime.ready(self.turn)
             self._scheduled = True
-            self.runtime.loop.call_soon(self._turn)
 
     def _refuse(self, item: object, why: Why) -> None:
-        if isinstance(item, StopMark | TimerTick | ChildFailed):
+        if isinstance(item, StopMark | TimerTick | ChildFailed | SiblingFailed | Pipe):
             return
         if isinstance(item, Delivery) and isinstance(item.message, Terminated):
             return
-        self.runtime.dead_letter(item, self.path, why)
+        detail = str(self._stop_reason or "") if why is Why.STOPPED else ""
+        self.runtime.dead_letter(item, self.path, why, detail)
 
     # Turns
 
-    def _turn(self) -> None:
+    def begin(self) -> None:
+        """The first turn of a new cell: start it. Called by the runtime's pump."""
+        self.start()
+        self.look()
+
+    def turn(self) -> None:
+        """Handle what waits, up to a batch. Called by the runtime's pump."""
         coroutine = self._work()
+        runtime = self.runtime
+        now = runtime.clock()
+        took_s = now - runtime.looked_at
+        runtime.looked_at = now
+        if took_s > SLOW_S:
+            self._slow(took_s)
+        elif self._pace != PACE_MAX:
+            self._pace *= 2
         if coroutine is not None:
-            self._driven = coroutine
+            self.driven = coroutine
             self._begin(self._run(coroutine))
+        elif self.state is _RUNNING:
+            self.current = None
+        if self._waiting is not None:
+            self._let_in()
+
+    def begin_step(self) -> None:
+        """As `Owner`."""
+        self.runtime.step()
+
+    def look(self) -> bool:
+        """Look at the clock; True when the loop's other work is to have its turn.
+
+        A slow actor handles one message until the next look, so that others wait for one of its
+        handlers at most.
+        """
+        runtime = self.runtime
+        now = runtime.clock()
+        took_s = now - runtime.looked_at
+        runtime.looked_at = now
+        if took_s > SLOW_S:
+            self._slow(took_s)
+        elif self._pace != PACE_MAX:
+            self._pace *= 2
+        return now >= runtime.until
+
+    def _slow(self, took_s: float) -> None:
+        if took_s >= self.runtime.blocked_after_s:
+            self.runtime.loop_blocked(self.path, self.handling(), took_s, self._pace)
+        self._pace = 1
+
+    def handling(self) -> str:
+        """What it is at: `Worker.greet(Greet)`, or a word for its state."""
+        if self.current is None:
+            return self.state.value
+        kind = type(self._message())
+        handler: object = self._behaviour or find_handler(self.cls, kind)
+        return f"{getattr(handler, '__qualname__', self.cls.__qualname__)}({kind.__name__})"
 
     def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
         self._step_at = math.inf
         self._cancels = 0
-        self._task = self.runtime.loop.create_task(driver)
-        if self.closed or self.state is State.RESTARTING:
+        runtime = self.runtime
+        self._task = runtime.loop.create_task(driver, context=runtime.context.copy())
+        if self._has_to_end:
             self._check_stop()
 
     def _work(self) -> Coroutine[Any, Any, object] | None:
-        """Handle up to `BATCH` messages; return the first coroutine met, which `_run` drives."""
+        """Handle up to `BATCH` messages, fewer when the time of this turn of the loop is up; return
+        the first coroutine met, which `_run` drives."""
         mailbox = self.mailbox
-        handlers = self._handlers
         actor = self.actor
-        for _ in range(BATCH):
-            if not mailbox:
-                self._scheduled = False
-                self.current = None
-                return None
-            item = message = mailbox.popleft()
-            handler = handlers.get(type(item))
-            if handler is None:
-                message, handler = self._open(item)
+        left = BATCH
+        while True:
+            pace = self._pace
+            for _ in range(pace if pace < left else left):
+                if not mailbox:
+                    self._scheduled = False
+                    return None
+                item = message = mailbox.popleft()
+                handler = self._handlers.get(type(item))
                 if handler is None:
+                    message, handler = self._open(item)
+                    if handler is None:
+                        if self.state is not State.RUNNING:
+                            return None
+                        continue
+                self.current = item
+                try:
+                    result = handler(actor, message)
+                except BaseException as error:  # noqa: BLE001 - user code; supervision decides
+                    self._fail(error, message)
                     if self.state is not State.RUNNING:
                         return None
                     continue
-            self.current = item
-            try:
-                result = handler(actor, message)
-            except BaseException as error:  # noqa: BLE001 - user code; supervision decides
-                self._fail(error, message)
-                if self.state is not State.RUNNING:
-                    return None
-                if isinstance(error, KeyboardInterrupt):
-                    break
-                continue
-            if result is not None and type(result) is CoroutineType:
-                return result
-            if self._asker is not None:
-                self.answer(result)
-        self.runtime.loop.call_soon(self._turn)
+                if result is not None and type(result) is CoroutineType:
+                    return result
+                if self._asker is not None:
+                    self.answer(result)
+            left -= pace
+            if self.look() or left <= 0:
+                break
+        self.runtime.ready(self.turn)
         return None
 
     def _open(self, item: object) -> tuple[object, Handler | None]:
@@ -283,84 +428,104 @@ class Cell:
             if item.parent is self.actor:
                 self._fail(item.error, None, "child")
             return None, None
+        elif isinstance(item, SiblingFailed):
+            if item.instance is self.actor:
+                self._restart(item.error, None, item.delay_s, item.reason)
+            return None, None
+        elif isinstance(item, Pipe):
+            message = self._open_pipe(item)
+            if message is None:
+                return None, None
+        if self._behaviour is not None:
+            return message, self._behave
         kind = type(message)
         handler = self._handlers.get(kind) or find_handler(self.cls, kind)
         if handler is None:
-            self._asker = None
-            self.runtime.dead_letter(
-                item if isinstance(item, Delivery) else message, self.path, Why.UNHANDLED
-            )
+            self._unhandled(item, message)
         return message, handler
+
+    def _open_pipe(self, pipe: Pipe) -> object:
+        """The message that the outcome is made into; None: there is none."""
+        if self._pipes is None or pipe not in self._pipes:
+            return None
+        del self._pipes[pipe]
+        outcome = pipe.outcome
+        try:
+            if not isinstance(outcome, Failed):
+                pipe.message = outcome if pipe.on_result is None else pipe.on_result(outcome)
+            elif pipe.on_error is not None and isinstance(outcome.error, Exception):
+                pipe.message = pipe.on_error(outcome.error)
+            else:
+                raise outcome.error
+        except BaseException as error:  # noqa: BLE001 - user code; supervision decides
+            self._fail(error, None, "pipe_to_self")
+        return pipe.message
+
+    def become(self, behaviour: Callable[[Any], object] | None) -> None:
+        """Give all messages to `behaviour`; None: to the handlers again."""
+        self._behaviour = behaviour
+        self._handlers = handlers_of(self.cls) if behaviour is None else {}
+
+    def _behave(self, _actor: object, message: object) -> object:
+        assert self._behaviour is not None
+        return self._behaviour(message)
+
+    def unhandled(self) -> None:
+        """Treat the message being handled as one that nobody handles."""
+        self._unhandled(self.current, self._message())
+
+    def _unhandled(self, item: object, message: object) -> None:
+        self._asker = None
+        self.runtime.dead_letter(
+            item if isinstance(item, Delivery) else message, self.path, Why.UNHANDLED
+        )
 
     async def _run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Drive the coroutines of handlers, one after the other, until the mailbox is empty."""
         mine = self._task
-        loop = self.runtime.loop
+        runtime = self.runtime
+        runtime.step()
         count = 0
         try:
             while True:
-                self._step_at = loop.time()
+                self._step_at = runtime.looked_at
                 self._cancels = 0
-                result = await self._drive(coroutine)
-                if self._driven is not coroutine:
+                result = await drive(self, coroutine)
+                if self.driven is not coroutine:
                     break
                 if self._cancels:
                     self._forget_cancel()
-                if type(result) is _Failed:
+                if type(result) is Failed:
                     self._handler_failed(result.error)
-                    if isinstance(result.error, KeyboardInterrupt):
-                        count = -1  # let it out before anything else is handled
                 elif self._asker is not None:
                     self.answer(result)
                 if self.state is not State.RUNNING:
                     break
                 count += 1
-                if count % BATCH == 0:
-                    self._step_at, self._cancels, self._driven = math.inf, 0, None
+                if count % BATCH == 0 or runtime.looked_at >= runtime.until:
+                    self._step_at, self._cancels, self.driven = math.inf, 0, None
                     with contextlib.suppress(asyncio.CancelledError):  # no handler is under way
                         await asyncio.sleep(0)
                     if self._task is not mine:
                         break
+                    runtime.step()
                 following = self._work()
+                if self._waiting is not None:
+                    self._let_in()
                 if following is None:
+                    if self.state is State.RUNNING:
+                        self.current = None
                     break
-                self._driven = coroutine = following
-        except _Abandoned:
+                self.driven = coroutine = following
+        except Abandoned:
             return
         finally:
             if self._task is mine:
-                self._task = self._driven = None
-
-    @types.coroutine
-    def _drive(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
-        """Await a coroutine of user code, and return its result or what it raised as `_Failed`.
-
-        Here and nowhere else such a coroutine is resumed, so here it can be left for good: raises
-        `_Abandoned` instead of resuming one that the cell has given up.
-        """
-        step: Callable[[Any], Any] = coroutine.send
-        value: object = None
-        while True:
-            try:
-                awaited = step(value)
-            except StopIteration as done:
-                return done.value
-            except BaseException as error:  # noqa: BLE001 - user code; supervision decides
-                return _Failed(error)
-            try:
-                value = yield awaited
-                step = coroutine.send
-            except GeneratorExit:  # the loop is gone, and this task with it
-                coroutine.close()
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - mostly a cancellation
-                step, value = coroutine.throw, thrown
-            if self._driven is not coroutine:
-                raise _Abandoned
+                self._task = self.driven = None
 
     def _message(self) -> object:
         current = self.current
-        return current.message if isinstance(current, Delivery | TimerTick) else current
+        return current.message if isinstance(current, Delivery | TimerTick | Pipe) else current
 
     def _forget_cancel(self) -> None:
         # Else `asyncio.timeout` of a later handler would take that cancellation for its own.
@@ -372,14 +537,14 @@ class Cell:
             if self._cancels:
                 self._stopped_early()
                 return
-            error = _cancelled_by_others()
+            error = cancelled_by_others()
         self._fail(error, self._message())
 
     def _stopped_early(self) -> None:
         self._asker = None
         item = self.current
         self.runtime.dead_letter(
-            item.message if isinstance(item, TimerTick) else item, self.path, Why.STOPPED_EARLY
+            item if isinstance(item, Delivery) else self._message(), self.path, Why.STOPPED_EARLY
         )
 
     def answer(self, value: object) -> None:
@@ -392,20 +557,26 @@ class Cell:
         except MessageError as error:
             self.runtime.actor_failed(self, error, "answer", "resume")
 
-    def forward(self, ref: ActorRef[Any], message: object | None) -> None:
+    def fail_message(self, error: Exception) -> None:
+        """Fail the ask being handled, and report the error; the actor goes on."""
+        asker, self._asker = self._asker, None
+        if asker is not None:
+            asker.fail(ActorFailedError(type(error).__name__, failure_text(error)))
+        self.runtime.actor_failed(self, error, type(self._message()).__name__, "resume")
+
+    def forward(self, refs: Iterable[ActorRef[Any]], message: object | None) -> None:
         """Send the message being handled on; the asker goes with it."""
         current = self.current
         sender = current.sender if isinstance(current, Delivery) else None
         hops = current.hops if isinstance(current, Delivery) else 0
         asker, self._asker = self._asker, None
         content = self._message() if message is None else message
-        self.runtime.send(ref, Delivery(content, sender, asker, ref.path, ref.uid, hops))
+        for ref in refs:
+            self.runtime.send(ref, Delivery(content, sender, asker, ref.path, ref.uid, hops))
 
     def stash_current(self) -> None:
         """Put the message being handled aside."""
-        item = self.current
-        if isinstance(item, TimerTick):
-            item = item.message
+        item = self.current if isinstance(self.current, Delivery) else self._message()
         self._asker = None
         if self._stash is None:
             self._stash = []
@@ -432,6 +603,9 @@ class Cell:
         started = self.state is State.RUNNING
         during = during or (type(message).__name__ if started else "start")
         policy = self._supervision
+        group: list[Cell] = []
+        if isinstance(policy, AllForOne):
+            policy, group = policy.directive, self._group()
         if isinstance(policy, Resume) and started:
             self.runtime.actor_failed(self, error, during, "resume")
             return
@@ -443,13 +617,42 @@ class Cell:
             if delay_s is not None:
                 self.runtime.actor_failed(self, error, during, "restart")
                 self._restart(error, message, delay_s, StopReason(StopCause.RESTARTED, text))
+                for sibling in group:
+                    sibling._sibling_failed(self.path, error, delay_s)
                 return
             text = f"{policy.retries} restarts in {policy.within_s:g} s are spent; {text}"
         escalates = isinstance(policy, Escalate)
         self.runtime.actor_failed(self, error, during, "escalate" if escalates else "stop")
         self._begin_stop(self._stop_reason or StopReason(StopCause.FAILED, text))
+        for sibling in group:
+            sibling.order_stop(_with_sibling(StopCause.FAILED, self.path, error), drain=False)
         if escalates and self.parent is not None:
             self.parent._child_escalated(error)
+
+    def _group(self) -> list[Cell]:
+        """The siblings that share its fate."""
+        siblings = () if self.parent is None else (self.parent.children or {}).values()
+        return [
+            cell
+            for cell in siblings
+            if cell is not self and isinstance(cell._supervision, AllForOne)
+        ]
+
+    def _sibling_failed(self, path: str, error: BaseException, delay_s: float) -> None:
+        """Restart, after the present message; the failure counts as one of its own."""
+        if self._failed_at is None:
+            self._failed_at = deque()
+        self._failed_at.append(self.runtime.clock())
+        if self.state is not State.RUNNING or self.closed:
+            return  # what is about to start is new already, and what is about to stop stops
+        if self.mailbox is None:
+            self.mailbox = deque()
+        reason = _with_sibling(StopCause.RESTARTED, path, error)
+        self.mailbox.appendleft(SiblingFailed(error, delay_s, reason, self.actor))
+        self._is_to_restart = True
+        if self._task is not None:
+            self._check_stop()
+        self._wake()
 
     def _child_escalated(self, error: BaseException) -> None:
         if self.state is State.RUNNING:
@@ -462,12 +665,13 @@ class Cell:
         self, error: BaseException, message: object, delay_s: float, reason: StopReason
     ) -> None:
         self.state = State.RESTARTING
+        self._is_to_restart = False
         actor = self.actor
 
         def stop_children(failure: BaseException | None) -> None:
             self._report_hook(failure, "pre_restart")
             self._end_timers()
-            self._stop_children(reason, post_stop)
+            self._end_dependents(reason, post_stop)
 
         def post_stop() -> None:
             if actor is None:
@@ -498,6 +702,7 @@ class Cell:
         if self.state is State.STOPPED:
             return
         self._backoff = self.current = self.timers = None
+        self.become(None)
         if self._stop_reason is not None and not self._has_messages():
             self._begin_stop(self._stop_reason)
             return
@@ -525,7 +730,10 @@ class Cell:
         if self.on_started is not None:
             callback, self.on_started = self.on_started, None
             self.runtime.isolate(callback)
-        self._turn()
+        if self.mailbox:
+            self.runtime.ready(self.turn)
+        else:
+            self._scheduled = False
 
     # Hooks
 
@@ -543,29 +751,30 @@ class Cell:
             result.close()
             then(TimeoutError("not begun: no time was left"))
         else:
-            self._driven = result
+            self.driven = result
             self._after_hook = then
             self._begin(self._run_hook(result))
 
     async def _run_hook(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        self._step_at = self.runtime.loop.time()
+        self.runtime.step()
+        self._step_at = self.runtime.looked_at
         try:
-            result = await self._drive(coroutine)
-        except _Abandoned:
+            result = await drive(self, coroutine)
+        except Abandoned:
             return
-        if self._driven is not coroutine:
+        if self.driven is not coroutine:
             return
-        failure = result.error if type(result) is _Failed else None
+        failure = result.error if type(result) is Failed else None
         if isinstance(failure, asyncio.CancelledError):
             if self._cancels:
                 failure = TimeoutError(f"cancelled after {self.runtime.stop_timeout_s:g} s")
             else:
-                failure = _cancelled_by_others()
+                failure = cancelled_by_others()
         self._hook_done(failure)
 
     def _hook_done(self, failure: BaseException | None) -> None:
         then, self._after_hook = self._after_hook, None
-        self._task = self._driven = None
+        self._task = self.driven = None
         assert then is not None
         then(failure)
 
@@ -583,6 +792,7 @@ class Cell:
         name: str | None,
         supervision: Supervision | None,
         mailbox_max: int | None,
+        when_full: WhenFull | None,
         stash_max: int | None,
     ) -> ActorRef[Any]:
         """Make a child; raises `RuntimeError` when this actor is ending."""
@@ -598,6 +808,7 @@ class Cell:
             parent=self,
             supervision=supervision,
             mailbox_max=mailbox_max,
+            when_full=when_full,
             stash_max=stash_max,
         )
         if self.children is None:
@@ -605,22 +816,61 @@ class Cell:
         self.children[child.path] = child
         return child.ref
 
-    def _stop_children(self, reason: StopReason, then: Callable[[], None]) -> None:
-        if not self.children:
-            then()
-            return
+    def _end_dependents(self, reason: StopReason, then: Callable[[], None]) -> None:
+        """End children and pipes, all at the same time, then go on."""
+        for pipe in list(self._pipes or ()):
+            pipe.end()
+            if pipe.is_done and self._pipes is not None:
+                self._pipes.pop(pipe, None)
         self._after_children = then
-        for child in list(self.children.values()):
+        for child in list((self.children or {}).values()):
             child.order_stop(reason)
+        self._dependent_gone()
+
+    def _dependent_gone(self) -> None:
+        if not self.children and not self._pipes and self._after_children is not None:
+            then, self._after_children = self._after_children, None
+            then()
 
     def _child_gone(self, child: Cell) -> None:
         if self.children is not None:
             self.children.pop(child.path, None)
             if not self.children:
                 self.children = None
-                then, self._after_children = self._after_children, None
-                if then is not None:
-                    then()
+                self._dependent_gone()
+
+    # What it awaits without waiting
+
+    def pipe(
+        self,
+        awaitable: Awaitable[Any],
+        on_result: Callable[[Any], object] | None,
+        on_error: Callable[[Exception], object] | None,
+    ) -> None:
+        """Run it in a task of its own; see `Context.pipe_to_self`."""
+        if self._pipes is None:
+            self._pipes = {}
+        is_ending = self.state is not State.RUNNING and self.state is not State.STARTING
+        if is_ending or len(self._pipes) >= PIPES_MAX:
+            if isinstance(awaitable, Coroutine):
+                awaitable.close()
+            raise RuntimeError(
+                f"{self.path} is {self.state.value} and cannot begin anything; pipe from its "
+                f"constructor, pre_start or a handler"
+                if is_ending
+                else f"{self.path} has {PIPES_MAX} pipes under way: wait for some of them"
+            )
+        self._pipes[Pipe(self, awaitable, on_result, on_error)] = None
+
+    def pipe_ended(self, pipe: Pipe, *, is_wanted: bool) -> None:
+        """A pipe has its outcome, or was ended. Called by it."""
+        if self._pipes is None or pipe not in self._pipes:
+            return
+        if is_wanted and self._after_children is None and self.state is not State.STOPPED:
+            self.push(pipe)
+        else:
+            del self._pipes[pipe]
+            self._dependent_gone()
 
     # Watching
 
@@ -652,6 +902,7 @@ class Cell:
             return
         self._stop_reason = self._stop_reason or reason
         self.closed = True
+        self._refuse_waiting()
         if self.mailbox is None:
             self.mailbox = deque()
         if drain:
@@ -672,7 +923,7 @@ class Cell:
         self._cancel_task()
         if self._stop_check is not None:
             self._stop_check.cancel()
-            self._stop_check = self.runtime.loop.call_later(self._again_s, self._stop_due)
+            self._stop_check = self.runtime.loop.call_later(self.again_s, self._stop_due)
 
     def end_now(self, reason: StopReason) -> None:
         """End, and all children before, within this call: coroutines are abandoned, none begins."""
@@ -682,7 +933,9 @@ class Cell:
         self._stop_reason = self._stop_reason or reason
         for child in list((self.children or {}).values()):
             child.end_now(reason)
-        if self._driven is not None:
+        for pipe in list(self._pipes or ()):
+            pipe.abandon()
+        if self.driven is not None:
             self._abandon()
         if self.state not in (State.STOPPING, State.STOPPED):
             if self._backoff is not None:
@@ -693,6 +946,8 @@ class Cell:
         self.state = State.STOPPING
         self.closed = True
         self._stop_reason = reason
+        self.current = None
+        self._refuse_waiting()
         self._end_timers()
         left = [*(self._stash or ()), *(self.mailbox or ())]
         if self.mailbox is not None:
@@ -702,7 +957,7 @@ class Cell:
             self._refuse(item, Why.STOPPED)
         for ref in list(self.watching or ()):
             self.unwatch(ref)
-        self._stop_children(reason, self._finish_stop)
+        self._end_dependents(reason, self._finish_stop)
 
     def _finish_stop(self) -> None:
         actor, reason = self.actor, self._stop_reason
@@ -743,29 +998,34 @@ class Cell:
             self._stop_check = self.runtime.loop.call_later(self._limit_s, self._stop_due)
 
     @property
+    def _has_to_end(self) -> bool:
+        """Coroutines of this instance must come to an end."""
+        return self.closed or self._is_to_restart or self.state is State.RESTARTING
+
+    @property
     def _limit_s(self) -> float:
         """What a coroutine may take before it is cancelled."""
         limit_s = self.runtime.stop_timeout_s
         return min(limit_s, KILLED_S) if self._is_killed else limit_s
 
     @property
-    def _again_s(self) -> float:
+    def again_s(self) -> float:
         """How much it may take each time after it was cancelled."""
         again_s = self.runtime.stop_timeout_s * CANCEL_AGAIN
         return min(again_s, KILLED_AGAIN_S) if self._is_killed else again_s
 
     def _stop_due(self) -> None:
         self._stop_check = None
-        if self._task is None or not (self.closed or self.state is State.RESTARTING):
+        if self._task is None or not self._has_to_end:
             return
         loop, limit_s = self.runtime.loop, self._limit_s
-        left_s = self._step_at + limit_s - loop.time()
+        left_s = self._step_at + limit_s - self.runtime.clock()
         if left_s <= 0.0 or self._cancels:
             if self._cancels >= CANCELS_MAX:
                 self._abandon()
                 return
             self._cancel_task()
-            left_s = self._again_s
+            left_s = self.again_s
         self._stop_check = loop.call_later(min(left_s, limit_s), self._stop_due)
 
     def _cancel_task(self) -> None:
@@ -780,21 +1040,22 @@ class Cell:
 
     def _abandon(self) -> None:
         """Give up the coroutine under way: it gets the chance to clean up, and no other."""
-        task, coroutine, then = self._task, self._driven, self._after_hook
+        task, coroutine, then = self._task, self.driven, self._after_hook
         assert task is not None
         assert coroutine is not None
-        self._task = self._driven = None
+        self._task = self.driven = None
         self.runtime.abandon(coroutine, self.path)
         task.cancel()
         if then is not None:
             self._hook_done(TimeoutError("abandoned: it took no notice of being cancelled"))
             return
         self._stopped_early()
-        self._begin_stop(self._stop_reason or StopReason(StopCause.STOPPED))
+        lost = StopReason(StopCause.FAILED, "its handler took no notice of being cancelled")
+        self._begin_stop(self._stop_reason or lost)
 
 
-def _cancelled_by_others() -> RuntimeError:
-    return RuntimeError("cancelled while it awaited")
+def _with_sibling(cause: StopCause, path: str, error: BaseException) -> StopReason:
+    return StopReason(cause, f"{path} failed: {type(error).__name__}: {failure_text(error)}")
 
 
 def _as_exception(error: BaseException) -> Exception:

@@ -51,6 +51,9 @@ LEFT_OVER_TIMEOUT_S = 1.0
 
 LOOPS = ("auto", "uvloop", "asyncio")
 
+KEYGEN = "keygen"
+KEYGEN_TEXT = "make the keys of a node, for --keys"
+
 # Setting → (how its value is written, what it means). One line per flag of `--help`.
 HELP: dict[str, tuple[str, str]] = {
     "cluster_name": ("NAME", "only members of one name join each other (tenure)"),
@@ -62,6 +65,7 @@ HELP: dict[str, tuple[str, str]] = {
     "seeds": ("HOST:PORT", "a member to ask for the cluster; repeat for more, name your own too"),
     "state_dir": ("DIR", "remember the members here over restarts"),
     "found": ("", "begin a new cluster whoever else may be out there: the operator's word"),
+    "keys": ("DIR", "talk only to nodes whose keys are trusted in DIR (`keygen` makes it)"),
     "insecure": ("", "allow binding outside loopback without keys: anybody there can join"),
     "app": ("MODULE:FUNCTION", "setup(system), plain or async, called before the join"),
     "http": ("HOST:PORT", "serve health, state and metrics here (off)"),
@@ -112,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] in COMMANDS:
         return run_command(arguments[0], arguments[1:], os.environ)
+    if arguments and arguments[0] == KEYGEN:
+        return make_keys(arguments[1:])
     if arguments and not arguments[0].startswith("-"):
         return _unknown_command(arguments[0])
     parsed, unknown = _member_parser().parse_known_args(arguments)
@@ -420,6 +426,47 @@ async def set_up(
         )
 
 
+def make_keys(argv: Sequence[str]) -> int:
+    """`keygen`: make a key directory and say what to do with it; returns the exit code."""
+    parser = Parser(
+        prog=f"python -m node {KEYGEN}",
+        description=f"{KEYGEN_TEXT[0].upper()}{KEYGEN_TEXT[1:]}. No file is ever overwritten.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("directory", metavar="DIR", help="made if there is none")
+    parser.add_argument(
+        "--address",
+        metavar="HOST:PORT",
+        default="",
+        help="where the node will be reached (its --host and --port): seeds need it",
+    )
+    parser.add_argument("--name", metavar="NAME", default="", help="for people: whose key this is")
+    parsed = parser.parse_args(argv)
+    from node import keys  # a member without keys never needs it
+
+    try:
+        line = keys.generate(parsed.directory, address=parsed.address, name=parsed.name)
+    except SettingsError as error:
+        return _say(error, WRONG_USAGE)
+    directory = Path(parsed.directory)
+    print(
+        f"made in {directory}:\n"
+        f"  {keys.SECRET_FILE:<8} the secret key: it stays on this node\n"
+        f"  {keys.PUBLIC_FILE:<8} {line}\n"
+        f"  {keys.TRUSTED_FILE:<8} who may connect: so far this node alone\n"
+        f"next: add the line of {directory / keys.PUBLIC_FILE} to `{keys.TRUSTED_FILE}` of every "
+        f"other node, and theirs to\n{directory / keys.TRUSTED_FILE}; then start with "
+        f"--keys {directory}. A changed `{keys.TRUSTED_FILE}` is read\nwhile the node runs: a line "
+        "that is removed revokes its key."
+    )
+    if not parsed.address:
+        print(
+            "note: without --address the line names no address: nodes that have this one as a "
+            "seed need\nHOST:PORT behind the key."
+        )
+    return 0
+
+
 def _raise_descriptor_limit() -> None:
     """Each peer costs about ten descriptors; the usual soft limit of 1,024 is for old programs."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -436,7 +483,8 @@ def _settle_memory() -> None:
 
 
 def _member_parser() -> argparse.ArgumentParser:
-    commands = "\n".join(f"  {name:<9} {text}" for name, (_, text) in COMMANDS.items())
+    texts = {**{name: text for name, (_, text) in COMMANDS.items()}, KEYGEN: KEYGEN_TEXT}
+    commands = "\n".join(f"  {name:<9} {text}" for name, text in texts.items())
     parser = Parser(
         prog="python -m node",
         usage="python -m node [flags]  |  python -m node COMMAND [--help]",
@@ -475,8 +523,9 @@ def _member_parser() -> argparse.ArgumentParser:
 
 
 def _unknown_command(word: str) -> int:
-    guess = nearest(word, COMMANDS)
-    mend = f"did you mean {guess}?" if guess else f"commands are {', '.join(COMMANDS)}"
+    known = [*COMMANDS, KEYGEN]
+    guess = nearest(word, known)
+    mend = f"did you mean {guess}?" if guess else f"commands are {', '.join(known)}"
     return _say(f"{word!r} is no command: {mend}", WRONG_USAGE)
 
 

@@ -3,12 +3,24 @@
 Decides: the layout of an envelope, how refs travel, and what is too large or too strange to read.
 Does not decide what an envelope leads to: that is `node.remote`, its only caller.
 
-An envelope is a positional array `[kind, path, uid, sender, corr, tag, body, hops]`; what a later
-version appends is ignored. A frame is one or more of them, one after the other. A ref travels as
-extension 1: `[host, port, node uid, path, actor uid]`.
+A frame is one or more envelopes, one after the other. The general form, all that version 1 of the
+protocol knows, stands for itself: `[kind, path, uid, sender, corr, tag, body, hops]`, with the
+path and the type tag as text; what a later version appends is ignored. A ref travels as extension
+1: `[host, port, node uid, path, actor uid]`.
 
-Budget: one reused packer and unpacker per node; a message of three fields is encoded and decoded
-in about 4 µs.
+Version 2 adds short forms, whose targets, tags and senders are numbers that the sender defined
+before on the same connection (`node.names`):
+
+- `[16, target, tag, body]` or `[16, target, tag, body, sender]`: a message is told;
+- `[17, target, tag, body, corr]`: an ask; the answer goes back to the node it came from;
+- `[18, corr, value]`: an answer that is a plain value;
+- `[19, number, path, uid]`, `[20, number, tag]`, `[21, number, ref]`: definitions of a target, a
+  tag and a sender; a number may be defined anew.
+
+A large message (`node.streams`) has the general form; extension 2 stands in it for its n-th part.
+
+Budget: `bench messaging`, rows remote_*; one reused packer and unpacker per node, a short form of
+100 B is encoded in 0.4 µs and read in 0.3 µs.
 """
 
 from __future__ import annotations
@@ -23,11 +35,13 @@ from gossip.membership import NodeId
 from node.errors import MessageError
 from node.messages import message_class, wire_name
 from node.ref import ActorRef
-from node.schema import schema_of
+from node.schema import Large, schema_of
 
 REF_CODE = 1
+PART_CODE = 2
 PATH_MAX = 1_024
-ENVELOPE_BYTES_MAX = 8 * 1024 * 1024 - 4_096  # with its head it fits the transport's largest frame
+HEADS_BYTES_MAX = 4_096  # what a frame may hold beside an envelope
+ENVELOPE_BYTES_MAX = 8 * 1024 * 1024 - HEADS_BYTES_MAX
 ITEMS_MAX = 1_048_576  # per list or map: a list header alone makes the reader allocate its length
 HOPS_MAX = 255
 
@@ -42,6 +56,10 @@ class Kind(enum.IntEnum):
     WATCH = 4
     UNWATCH = 5
     TERMINATED = 6
+
+
+SHORT_TELL, SHORT_ASK, SHORT_REPLY = 16, 17, 18
+DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER = 19, 20, 21
 
 
 class Envelope(NamedTuple):
@@ -75,33 +93,67 @@ class Codec:
         self._make_ref = make_ref
         self._envelope_bytes_max = envelope_bytes_max
         self._frame_bytes_max = frame_bytes_max
-        self._packer = msgpack.Packer(default=_pack_ref, use_bin_type=True)
+        self._packer = msgpack.Packer(default=self._pack_special, use_bin_type=True)
+        self.pack: Callable[[object], bytes] = self._packer.pack
+        self._taken: list[bytes] = []  # large values met while packing
+        self._parts: tuple[bytes, ...] = ()  # of the large message being read
         self._unpacker = self._new_unpacker()
 
+    def take_parts(self) -> list[bytes]:
+        """The large values that `pack` left out since the last call, in the order of their
+        numbers; without it `pack` goes on counting."""
+        taken, self._taken = self._taken, []
+        return taken
+
+    @property
+    def has_parts(self) -> bool:
+        """`pack` has left large values out."""
+        return bool(self._taken)
+
     def encode(self, envelope: Envelope) -> bytes:
-        """The bytes of an envelope. Raises `MessageError` when it cannot be encoded or is larger
-        than `envelope_bytes_max`."""
+        """The bytes of an envelope in the general form. Raises `MessageError` when it cannot be
+        encoded or is larger than `envelope_bytes_max`, its parts included."""
         try:
-            payload: bytes = self._packer.pack(envelope)
+            payload = self.pack(envelope)
         except (TypeError, ValueError, OverflowError) as error:
-            raise MessageError(
-                f"{envelope.tag or 'answer'}: cannot be encoded ({error})"
-            ) from error
-        if len(payload) > self._envelope_bytes_max:
-            raise MessageError(
-                f"{envelope.tag or 'answer'}: {len(payload)} bytes encoded, at most "
-                f"{self._envelope_bytes_max} may travel; send it in parts"
-            )
+            self._taken = []
+            raise unpackable(envelope.tag or "answer", error) from error
+        self.check_size(envelope.tag or "answer", payload)
         return payload
+
+    def check_size(self, tag: str, payload: bytes) -> None:
+        """Raises `MessageError` when what was packed is too large to travel."""
+        size = len(payload)
+        if self._taken:
+            size += sum(map(len, self._taken))
+        if size > self._envelope_bytes_max:
+            self._taken = []
+            raise MessageError(
+                f"{tag}: {size} bytes encoded, at most {self._envelope_bytes_max} may travel; send "
+                f"it in parts"
+            )
 
     def decode(
         self, frame: bytes | memoryview, refused: Callable[[str, str], None]
     ) -> list[Envelope]:
-        """The envelopes of a frame, up to the first byte that is not msgpack.
+        """The envelopes of general form in a frame, up to the first byte that is not msgpack.
 
-        What is no envelope is left out; `refused(reason, detail)` is told. Never raises.
+        What is none is left out; `refused(reason, detail)` is told. Never raises.
         """
         found: list[Envelope] = []
+        for raw in self.values(frame, refused):
+            envelope = envelope_of(raw)
+            if envelope is None:
+                refused("no envelope", f"{type(raw).__name__}")
+            else:
+                found.append(envelope)
+        return found
+
+    def values(
+        self, frame: bytes | memoryview, refused: Callable[[str, str], None]
+    ) -> list[object]:
+        """The msgpack values of a frame up to the first fault, which `refused` is told of."""
+        found: list[object] = []
         if len(frame) > self._frame_bytes_max:
             refused("frame too large", f"{len(frame)} bytes")
             return found
@@ -110,12 +162,8 @@ class Codec:
         try:
             unpacker.feed(frame)
             for raw in unpacker:
-                end = unpacker.tell()
-                envelope = _envelope(raw)
-                if envelope is None:
-                    refused("no envelope", f"{type(raw).__name__}")
-                else:
-                    found.append(envelope)
+                found.append(raw)
+                end = unpacker.tell()  # here: after the last one it counts what is incomplete
             is_whole, detail = end - before == len(frame), "truncated"
         except (ValueError, TypeError, MemoryError, RecursionError, msgpack.UnpackException) as e:
             is_whole, detail = False, f"{type(e).__name__}: {e}"
@@ -123,6 +171,16 @@ class Codec:
             self._unpacker = self._new_unpacker()
             refused("bad frame", detail)
         return found
+
+    def values_of_large(
+        self, envelope: bytes, parts: tuple[bytes, ...], refused: Callable[[str, str], None]
+    ) -> list[object]:
+        """The same for the envelope of a large message and its parts."""
+        self._parts = parts
+        try:
+            return self.values(envelope, refused)
+        finally:
+            self._parts = ()
 
     def _new_unpacker(self) -> Any:
         return msgpack.Unpacker(
@@ -138,6 +196,9 @@ class Codec:
     def _read_extension(self, code: int, data: bytes) -> object:
         """A ref; anything else stays an `ExtType`, which no field accepts."""
         unknown = msgpack.ExtType(code, data)
+        if code == PART_CODE:
+            index = int.from_bytes(data[:4], "big")
+            return self._parts[index] if index < len(self._parts) else unknown
         if code != REF_CODE or len(data) > 2 * PATH_MAX:
             return unknown
         try:
@@ -153,21 +214,44 @@ class Codec:
         ]:
             return unknown
         host, port, node_uid, path, uid = fields
-        if not (host and 0 <= port < 65_536 and _is_path(path) and node_uid >= 0 and uid >= 0):
+        if not (host and 0 <= port < 65_536 and is_path(path) and node_uid >= 0 and uid >= 0):
             return unknown
         return self._make_ref(NodeId(host, port, node_uid), path, uid)
 
+    def _pack_special(self, value: object) -> object:
+        if isinstance(value, ActorRef):
+            node = value.node
+            fields = [node.host, node.port, node.uid, value.path, value.uid]
+            return msgpack.ExtType(REF_CODE, msgpack.packb(fields))
+        if isinstance(value, Large):
+            self._taken.append(value.data)
+            return msgpack.ExtType(PART_CODE, (len(self._taken) - 1).to_bytes(4, "big"))
+        raise TypeError(f"{type(value).__name__} is no plain value")
 
-def message_parts(message: object) -> tuple[str, list[Any]]:
-    """Wire name and packed fields of a checked message. Raises `MessageError` without a name."""
+
+def unpackable(tag: str, error: Exception) -> MessageError:
+    """What a sender is told of a message that msgpack refuses."""
+    return MessageError(f"{tag}: cannot be encoded ({error})")
+
+
+def message_parts(message: object, *, large: bool = False) -> tuple[str, list[Any]]:
+    """Wire name and packed fields of a checked message; `large` takes large bytes out of them.
+    Raises `MessageError` without a name."""
     cls = type(message)
+    name = name_to_travel(cls)
+    schema = schema_of(cls)
+    return name, schema.pack_with_large(message) if large else schema.pack(message)
+
+
+def name_to_travel(cls: type) -> str:
+    """The wire name of a class. Raises `MessageError` when it has none."""
     name = wire_name(cls)
     if name is None:
         raise MessageError(
             f"{cls.__qualname__} is no registered message and cannot leave the process; make it a "
             f'class decorated with @message("some.name")'
         )
-    return name, schema_of(cls).pack(message)
+    return name
 
 
 def message_from(tag: str, body: list[Any]) -> object:
@@ -178,19 +262,12 @@ def message_from(tag: str, body: list[Any]) -> object:
     return schema_of(cls).unpack(body)
 
 
-def _pack_ref(value: object) -> object:
-    if isinstance(value, ActorRef):
-        node = value.node
-        fields = [node.host, node.port, node.uid, value.path, value.uid]
-        return msgpack.ExtType(REF_CODE, msgpack.packb(fields))
-    raise TypeError(f"{type(value).__name__} is no plain value")
-
-
-def _is_path(path: str) -> bool:
+def is_path(path: str) -> bool:
     return path.startswith("/") and len(path) <= PATH_MAX
 
 
-def _envelope(raw: object) -> Envelope | None:
+def envelope_of(raw: object) -> Envelope | None:
+    """The envelope in general form that a value of a frame is; None when it is none."""
     if type(raw) is not list or len(raw) < 8:
         return None
     kind, path, uid, sender, corr, tag, body, hops = raw[:8]
@@ -199,7 +276,7 @@ def _envelope(raw: object) -> Envelope | None:
     if type(path) is not str or type(tag) is not str or type(body) is not list:
         return None
     known = _KINDS.get(kind)
-    if known is None or not _is_path(path) or uid < 0 or corr < 0:
+    if known is None or not is_path(path) or uid < 0 or corr < 0:
         return None
     if type(hops) is not int or not 0 <= hops <= HOPS_MAX:
         return None

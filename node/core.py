@@ -128,6 +128,11 @@ class NodeCore:
         """What our control frames tell of our view."""
         return self.gossip.head
 
+    @property
+    def cluster_id(self) -> int:
+        """The cluster of this node, 0 while it has none."""
+        return self.gossip.cluster_id
+
     # inside
 
     def _work(self, event: object, now: float) -> list[object]:

@@ -30,10 +30,10 @@ from gossip.events import (
     WatchProcess,
     WatchRefused,
 )
-from gossip.membership import MembershipView, NodeId, Status
+from gossip.membership import Member, MembershipView, NodeId, Status
 from node import wire
 from node.core import NodeCore
-from node.environment import Environment, Lane, Transport
+from node.environment import Environment, Lane, LinkMemory, Transport
 from singleton.effects import RouteSingleton, StartInstance, StopInstance
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,24 @@ BUG_EXIT = 70
 class DataPlane(Protocol):
     """What the actor runtime does for the daemon."""
 
-    def deliver_frame(self, sender: NodeId, frame: bytes) -> None:
+    def deliver_frame(
+        self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory
+    ) -> None:
         """Envelopes from a fellow member."""
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        """An envelope of ours that was not sent."""
+    def skip_frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
+        """Only remember what a frame defines for later ones of its connection."""
+
+    def deliver_piece(
+        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """A piece of a large message from a fellow member."""
+
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        """Something of ours that was not sent."""
+
+    def pump(self) -> None:
+        """Run the actors that have something to do."""
 
 
 class Host(Protocol):
@@ -104,7 +117,7 @@ class Daemon:
         self._dials: set[asyncio.Task[None]] = set()
         self._logged: set[str] = set()
         self._encoded: tuple[object, bytes] = (None, b"")
-        self._members: dict[NodeId, int] = {}
+        self._members: dict[NodeId, Member] = {}
         self._gone: frozenset[NodeId] = frozenset()
         self._perform_one: dict[type, Callable[..., None]] = {
             Send: self._send,
@@ -219,10 +232,10 @@ class Daemon:
         self._publish_fact(fact)
 
     def _view_changed(self, view: MembershipView) -> None:
-        members = {member.id: member.data_port for member in view.members}
-        for node, data_port in members.items():
+        members = {member.id: member for member in view.members}
+        for node, member in members.items():
             if node not in self._members and node != view.self_id:
-                self._transport.learn(node, data_port)
+                self._transport.learn(node, member.data_port, member.protocol_max)
         self._members = members
         self._gone = frozenset(view.gone) | {
             member.id for member in view.members if member.status is Status.DOWN
@@ -264,9 +277,9 @@ class Daemon:
         """The head of the frame that is about to leave."""
         return wire.encode_head(self._core.head)
 
-    def data_head(self) -> bytes:
+    def data_head(self, version: int, is_piece: bool) -> bytes:
         """Every data frame names its cluster."""
-        return wire.encode_data_head(self._core.head.cluster_id)
+        return wire.encode_data_head(self._core.cluster_id, version, is_piece=is_piece)
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
         """A control frame: decode, count what is not ours, feed the rest."""
@@ -281,19 +294,35 @@ class Daemon:
             self.frame_refused(Lane.CONTROL, flaw.reason, f"{flaw.detail} from {sender}")
         self.feed(PeerFrame(sender, head, tuple(messages)))
 
-    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+    def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         """A data frame: of our cluster, from a process that is not gone."""
+        content = memoryview(frame)[wire.DATA_HEAD.size :]
+        if self._is_for_us(sender, frame, is_piece=False):
+            self._runtime.deliver_frame(sender, content, memory)
+        else:
+            # We may yet become members of one cluster, on this very connection.
+            self._runtime.skip_frame(sender, content, memory)
+
+    def data_piece(
+        self, sender: NodeId, frame: bytes, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """A piece of a large message, likewise."""
+        if self._is_for_us(sender, frame, is_piece=True):
+            self._runtime.deliver_piece(sender, frame[wire.DATA_HEAD.size :], data, memory)
+
+    def _is_for_us(self, sender: NodeId, frame: bytes, *, is_piece: bool) -> bool:
         try:
-            cluster_id = wire.decode_data_head(frame)
+            cluster_id = wire.decode_data_head(frame, is_piece=is_piece)
         except wire.WireError as error:
             self.frame_refused(Lane.DATA, error.reason, error.detail)
-            return
-        if cluster_id != self._core.head.cluster_id or cluster_id == 0:
+            return False
+        if cluster_id != self._core.cluster_id or cluster_id == 0:
             self.frame_refused(Lane.DATA, "foreign-cluster", f"cluster {cluster_id:016x}")
-        elif sender in self._gone:
+            return False
+        if sender in self._gone:
             self.frame_refused(Lane.DATA, "frame-from-gone", str(sender))
-        else:
-            self._runtime.deliver_frame(sender, frame[wire.DATA_HEAD.size :])
+            return False
+        return True
 
     def link_lost(self, peer: NodeId, lane: Lane) -> None:
         """An established link ended; the control lane's is evidence."""
@@ -312,6 +341,10 @@ class Daemon:
                 extra={"lane": lane.value, "reason": reason, "detail": detail[:200]},
             )
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        """An envelope was not sent: a dead letter."""
-        self._runtime.data_dropped(peer, payload)
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        """Something was not sent: a dead letter."""
+        self._runtime.data_dropped(peer, item)
+
+    def turn_end(self) -> None:
+        """Let the actors run that the frames of this turn woke."""
+        self._runtime.pump()

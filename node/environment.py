@@ -9,12 +9,14 @@ from __future__ import annotations
 import enum
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from gossip.events import DialOutcome as DialOutcome
 from gossip.membership import NodeId
+from node.names import Names
+from node.streams import Streams
 
 
 class Lane(enum.Enum):
@@ -24,20 +26,66 @@ class Lane(enum.Enum):
     DATA = "data"
 
 
+class LinkMemory:
+    """What the reader of data frames remembers of one incoming connection: the names it defined,
+    and large messages of which pieces are missing. It ends with the connection."""
+
+    __slots__ = ("names", "streams")
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self.names: dict[int, object] = {}
+        self.streams = Streams(message_bytes_max)
+
+
+class DataLink(Protocol):
+    """The way to one peer's data lane; ends with its connection, or when that cannot be made.
+
+    `version` of the protocol is spoken on it. `names` is what the peer knows by number, None
+    when it knows no numbers and takes no message in pieces. While `is_streaming` messages may
+    overtake each other, so they must make sense without `names`.
+    """
+
+    version: int
+    names: Names | None
+    is_streaming: bool
+
+    @property
+    def is_full(self) -> bool:
+        """No further message is taken now."""
+
+    def send(self, payload: bytes, item: object, key: str) -> None:
+        """Queue one message for the recipient `key`, and do so only when not `is_full`. Not sent
+        = `Inbox.data_dropped` with `item`."""
+
+    def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
+        """The same for a large message (`node.streams`)."""
+
+    async def room(self) -> None:
+        """Wait until messages are taken again, or the link has ended."""
+
+
 class Inbox(Protocol):
     """Who receives from a transport; every call runs on the node's event loop."""
 
     def control_head(self) -> bytes:
         """Bytes put in front of each outgoing control frame, asked for when it is flushed."""
 
-    def data_head(self) -> bytes:
+    def data_head(self, version: int, is_piece: bool) -> bytes:
         """Bytes put in front of each outgoing data frame, asked for when it is flushed."""
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
         """A whole control frame (head included) on a connection that introduced itself."""
 
-    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+    def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         """A whole data frame: its head, then one or more concatenated msgpack envelopes."""
+
+    def data_piece(
+        self, sender: NodeId, frame: bytes, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """A piece of a large message: its head and header, and the piece."""
+
+    def turn_end(self) -> None:
+        """Frames were handed in and no more come in this turn: what they woke may run now."""
 
     def link_lost(self, peer: NodeId, lane: Lane) -> None:
         """An outgoing link that had been established to `peer` ended (EOF or RST)."""
@@ -45,8 +93,8 @@ class Inbox(Protocol):
     def frame_refused(self, lane: Lane, reason: str, detail: str) -> None:
         """Something arrived that is not ours: counted by `reason`, logged once per reason."""
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        """An envelope given to `send_data` was not sent (link lost, buffer full, peer unknown)."""
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        """What was queued with `item` was not sent: its link ended, or was never established."""
 
 
 class Transport(Protocol):
@@ -60,6 +108,7 @@ class Transport(Protocol):
     host: str
     control_port: int
     data_port: int
+    public_key: bytes  # of the connections it makes; empty without keys
 
     async def bind(self) -> None:
         """Bind both lanes; afterwards the ports are known. Raises `AddressInUseError`."""
@@ -70,14 +119,15 @@ class Transport(Protocol):
         Called again, it only changes who we are: links that introduced the former id are closed.
         """
 
-    def learn(self, peer: NodeId, data_port: int) -> None:
-        """The data port of a peer, from its member record."""
+    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
+        """What a peer's member record says: its data port, and the newest version it speaks."""
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue one msgpack message; flushed with the others of this loop turn behind one head."""
 
-    def send_data(self, to: NodeId, payload: bytes) -> None:
-        """Queue one msgpack envelope; not sent = `Inbox.data_dropped`."""
+    def data_link(self, to: NodeId) -> DataLink | None:
+        """The link to a peer's data lane, dialled if there is none yet; None when its port is not
+        known, or there are too many links."""
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; what is queued there is dropped."""

@@ -44,5 +44,21 @@ class DeadActorError(TenureError):
     """The actor is stopped, or there never was one at this path."""
 
 
+class MailboxFullError(TenureError):
+    """A bounded mailbox has no room: an ask, or a tell to an actor that wants it to fail."""
+
+
+class SendTimeoutError(TenureError, TimeoutError):
+    """`send` found no room within `timeout_s`; the message was not sent."""
+
+
+class WrongProcessError(TenureError, RuntimeError):
+    """A system was used in a process that was forked from its own after it had started."""
+
+
+class WrongThreadError(TenureError, RuntimeError):
+    """A ref was used on another thread than that of its system's event loop."""
+
+
 class NoSeedError(TenureError):
     """No seed's name resolves to an address."""

@@ -68,6 +68,20 @@ class ActorFailed:
     outcome: str
 
 
+@dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """The actor at `path` kept the event loop for `took_s` seconds, so nothing else ran.
+
+    `handler` is what it was at: `Worker.greet(Greet)`, or a word for its state. It was one of the
+    last `messages_max` messages: of an actor that was fast until then not each one is timed.
+    """
+
+    path: str
+    handler: str
+    took_s: float
+    messages_max: int
+
+
 class _Subscription:
     __slots__ = ("handler", "has_failed")
 

@@ -30,7 +30,8 @@ class Hello(NamedTuple):
 
     `sender` is the dialling node, `data_port` where its data lane listens, `meant_uid` the process
     it wants to reach (0 = whoever is there). `link_number` grows with each connection a process
-    dials, so of two connections of one process the later one is known.
+    dials, so of two connections of one process the later one is known. `version_min` to
+    `version_max` are the versions of the protocol it speaks.
     """
 
     sender: NodeId
@@ -38,6 +39,8 @@ class Hello(NamedTuple):
     data_port: int
     meant_uid: int
     link_number: int
+    version_min: int
+    version_max: int
 
 
 class HelloRefusal(NamedTuple):
@@ -47,11 +50,11 @@ class HelloRefusal(NamedTuple):
     detail: str
 
 
-def pack_hello(hello: Hello, wire_version: int) -> bytes:
+def pack_hello(hello: Hello) -> bytes:
     """The frame that introduces a connection."""
     packed: bytes = msgpack.packb(
         [
-            wire_version,
+            hello.version_min,
             _LANE_NUMBERS[hello.lane],
             hello.sender.host,
             hello.sender.port,
@@ -59,16 +62,20 @@ def pack_hello(hello: Hello, wire_version: int) -> bytes:
             hello.data_port,
             hello.meant_uid,
             hello.link_number,
+            hello.version_max,
         ]
     )
     return MAGIC + packed
 
 
-def unpack_hello(frame: bytes, wire_version: int, lane: Lane) -> Hello | HelloRefusal:
+def unpack_hello(frame: bytes, versions: tuple[int, int], lane: Lane) -> Hello | HelloRefusal:
     """Read the first frame of a connection that arrived on `lane`. Never raises.
 
-    Reasons of a refusal: "no-hello" (something else), "wire-version" (a Hello of another version,
-    told before anything else of it is looked at), "bad-hello" (any other fault).
+    `versions` are those of this node; a peer is taken when it speaks one of them too. What a later
+    version appends is ignored.
+
+    Reasons of a refusal: "no-hello" (something else), "wire-version" (no version in common, told
+    before anything else of it is looked at), "bad-hello" (any other fault).
     """
     if not frame.startswith(MAGIC):
         return HelloRefusal("no-hello", f"the connection begins with {frame[:16]!r}")
@@ -80,14 +87,22 @@ def unpack_hello(frame: bytes, wire_version: int, lane: Lane) -> Hello | HelloRe
         return HelloRefusal("bad-hello", "it is not msgpack")
     if type(fields) is not list or not fields or type(fields[0]) is not int:
         return HelloRefusal("bad-hello", "it is not a list that begins with a version")
-    if fields[0] != wire_version:
+    lowest = fields[0]
+    highest = fields[8] if len(fields) > 8 else lowest  # the first nodes spoke one version only
+    if type(highest) is not int or not 0 < lowest <= highest:
+        return HelloRefusal("bad-hello", "its versions are no range")
+    if lowest > versions[1] or highest < versions[0]:
         return HelloRefusal(
-            "wire-version", f"the peer speaks wire version {fields[0]}, this node {wire_version}"
+            "wire-version",
+            f"the peer speaks versions {lowest} to {highest}, this node {versions[0]} to "
+            f"{versions[1]}",
         )
-    return _check_fields(fields, lane)
+    return _check_fields(fields[:8], lane, lowest, highest)
 
 
-def _check_fields(fields: list[object], lane: Lane) -> Hello | HelloRefusal:
+def _check_fields(
+    fields: list[object], lane: Lane, lowest: int, highest: int
+) -> Hello | HelloRefusal:
     if len(fields) != 8:
         return HelloRefusal("bad-hello", f"{len(fields)} fields instead of 8")
     _, lane_number, host, port, uid, data_port, meant_uid, link_number = fields
@@ -107,7 +122,7 @@ def _check_fields(fields: list[object], lane: Lane) -> Hello | HelloRefusal:
         return HelloRefusal("bad-hello", "the meant uid or the link number is not an integer")
     if not (0 <= meant_uid <= _UID_MAX and 0 <= link_number <= _UID_MAX):
         return HelloRefusal("bad-hello", "the meant uid or the link number is out of range")
-    return Hello(NodeId(host, port, uid), lane, data_port, meant_uid, link_number)
+    return Hello(NodeId(host, port, uid), lane, data_port, meant_uid, link_number, lowest, highest)
 
 
 def _is_host(host: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from node.supervision import StopReason
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from node.ref import ActorRef
 
 BATCH = 64
+
+WhenFull = Literal["drop", "fail", "wait"]
+"""What becomes of a message to a full mailbox. In each case a told one becomes a dead letter.
+
+drop: that is all, and its ask fails with `MailboxFullError`. fail: besides, `tell` raises that
+error when the sender is in the same process. wait: `await ref.send(…)` and asks of the same process
+wait for room, in order; asks from other nodes fail.
+"""
 
 
 class Delivery:
@@ -72,6 +80,20 @@ class ChildFailed:
     def __init__(self, error: BaseException, parent: object) -> None:
         self.error = error
         self.parent = parent
+
+
+class SiblingFailed:
+    """A sibling of `instance` failed, and all of their group restart."""
+
+    __slots__ = ("delay_s", "error", "instance", "reason")
+
+    def __init__(
+        self, error: BaseException, delay_s: float, reason: StopReason, instance: object
+    ) -> None:
+        self.error = error
+        self.delay_s = delay_s
+        self.reason = reason
+        self.instance = instance
 
 
 class TimerTick:

@@ -8,15 +8,19 @@ Use a ref only on the thread of its system's event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gossip.membership import NodeId
 from node.ask import LocalAsk
-from node.mailbox import Delivery
+from node.errors import SendTimeoutError
+from node.mailbox import BATCH, Delivery
 from node.messages import Ask
 from node.schema import CHECKS, Extension, answer_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from node.cell import Cell
     from node.runtime import Runtime
 
@@ -64,32 +68,92 @@ class ActorRef(Extension, Generic[M_contra]):
 
         What cannot be delivered becomes a `DeadLetter` event. Raises `MessageError` when a field
         of the message has the wrong type, or when a message that is no `@message` is sent to
-        another node or to a singleton; never for what a peer or the recipient does.
+        another node or to a singleton; `MailboxFullError` when the actor is one of this process,
+        its mailbox is full, and it was spawned with `when_full="fail"`; `WrongThreadError` or
+        `WrongProcessError` where it notices such a use; never for what a peer or the recipient
+        does.
         """
         CHECKS[type(message)](message)
         cell = self._cell
-        if cell is None:
+        if cell is not None:
+            error = cell.put(
+                message if sender is None else Delivery(message, sender, None, self.path, self.uid)
+            )
+            if error is not None:
+                raise error
+        elif self._node is None:
             self._runtime.send(self, Delivery(message, sender, None, self.path, self.uid))
-        elif sender is None:
-            cell.put(message)
         else:
-            cell.put(Delivery(message, sender, None, self.path, self.uid))
+            self._runtime.remote.tell(self, message, sender)
+
+    async def send(
+        self,
+        message: M_contra,
+        sender: ActorRef[Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Send as `tell`, and wait until there is room: for whoever sends faster than is handled.
+
+        To another node: room on the link to it. In this process: room in the mailbox of an actor
+        that was spawned with `when_full="wait"`; who waits longest is served first. Otherwise as
+        `tell`, but it lets the actor work from time to time. That it returns does not mean that
+        the message arrived.
+
+        Raises `SendTimeoutError` when there was no room within `timeout_s` (None: no limit); the
+        message is not sent then. Raises `MailboxFullError` when an actor would wait for room in
+        its own mailbox, which it alone can make; else as `tell`.
+        """
+        if timeout_s is not None and not 0.0 < timeout_s < TIMEOUT_MAX_S:
+            raise ValueError(f"timeout_s={timeout_s} must be greater than 0: give seconds, or None")
+        cell = self._cell
+        if cell is None:
+            if self._node is not None:
+                await self._within(self._runtime.remote.room(self._node), timeout_s)
+            self.tell(message, sender)
+            return
+        CHECKS[type(message)](message)
+        item = message if sender is None else Delivery(message, sender, None, self.path, self.uid)
+        taken = cell.offer(item)
+        if taken is not None:
+            try:
+                await self._within(taken, timeout_s)
+            except SendTimeoutError:
+                if not taken.done() or taken.cancelled():
+                    raise  # else it was taken in the very moment
+        elif cell.waiting_count > BATCH:
+            await asyncio.sleep(0)
+
+    async def _within(self, room: Awaitable[None], timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await room
+        except TimeoutError as error:
+            raise SendTimeoutError(
+                f"no room for a message to {self.address} within {timeout_s:g} s; it was not sent: "
+                f"send less, or wait longer"
+            ) from error
 
     async def ask(self, message: Ask[T], timeout_s: float = 5.0) -> T:
         """Send, and wait for the answer: what the actor's handler returns.
 
         Raises `AskTimeoutError` after `timeout_s`; `ActorFailedError` when the handler raised or
         answered with another type; `UnhandledMessageError` when no handler takes the message;
-        `DeadActorError`, at once, when the actor is known to be gone; `MessageError` as `tell`;
-        `ValueError` when `timeout_s` is no number of seconds greater than 0.
+        `DeadActorError`, at once, when the actor is known to be gone; `MailboxFullError`, at once,
+        when its mailbox is full (with `when_full="wait"` the ask waits); `MessageError`,
+        `WrongThreadError` and `WrongProcessError` as `tell`; `ValueError` when `timeout_s` is no
+        number of seconds greater than 0. All timeouts share one timer: one may end 1 % late, or
+        10 ms if that is more, and never early.
         """
         if not 0.0 < timeout_s < TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s={timeout_s} must be greater than 0: give seconds")
-        CHECKS[type(message)](message)
+        kind = type(message)
+        CHECKS[kind](message)
         runtime = self._runtime
-        loop = runtime.loop
-        pending = LocalAsk(loop.create_future(), answer_schema(type(message)))
-        timer = loop.call_later(timeout_s, pending.expire, self, timeout_s)
+        if asyncio._get_running_loop() is not runtime.loop:
+            runtime.check_thread()
+        pending = LocalAsk(runtime.loop.create_future(), answer_schema(kind), self, timeout_s)
+        timers = runtime.ask_timers
+        timers.add(pending, timeout_s)
         try:
             delivery = Delivery(message, None, pending, self.path, self.uid)
             cell = self._cell
@@ -99,7 +163,7 @@ class ActorRef(Extension, Generic[M_contra]):
                 cell.put(delivery)
             await pending.future
         finally:
-            timer.cancel()
+            timers.remove(pending)
             if pending.corr:
                 runtime.remote.forget(pending)
         if pending.error is not None:

@@ -14,6 +14,7 @@ comes twice is recognised by its number.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,24 @@ from typing import TYPE_CHECKING, Any
 from gossip.membership import NodeId
 from node.actor import Terminated
 from node.ask import Asker, LocalAsk, RemoteAsk
-from node.codec import Codec, Envelope, Kind, message_from, message_parts
+from node.codec import (
+    DEFINE_SENDER,
+    DEFINE_TAG,
+    DEFINE_TARGET,
+    SHORT_ASK,
+    SHORT_REPLY,
+    SHORT_TELL,
+    Codec,
+    Envelope,
+    Kind,
+    envelope_of,
+    is_path,
+    message_from,
+    message_parts,
+    name_to_travel,
+    unpackable,
+)
+from node.environment import DataLink, LinkMemory
 from node.errors import (
     ActorFailedError,
     DeadActorError,
@@ -31,9 +49,11 @@ from node.errors import (
 )
 from node.events import Unreadable, Why
 from node.mailbox import Delivery
-from node.messages import wire_name
+from node.messages import message_class, wire_name
+from node.names import NAMES_MAX, Names, Tag
 from node.ref import ActorRef
-from node.schema import answer_schema, schema_of
+from node.schema import Schema, ValueSchema, answer_schema, schema_of
+from node.streams import PIECE_BYTES_MAX, StreamError
 from node.supervision import StopCause, StopReason
 
 if TYPE_CHECKING:
@@ -49,25 +69,56 @@ NEXT_S = 0.05
 TEMP = "/temp"  # where answers go: to no actor, but to the ask with this corr
 
 _FAILED, _UNHANDLED, _DEAD = 1, 2, 3
+_TOLD, _ANSWERED = object(), object()  # what kind of thing a queued tuple is
+_TAG_LENGTH_MAX = 128
 _Target = tuple[str, int]
 _Watch = tuple[ActorRef[Any], int]  # by which ref, and its number
 
 
+class _KnownTarget:
+    """A target that a peer has defined: who is meant, and the cell once it was found."""
+
+    __slots__ = ("cell", "path", "uid")
+
+    def __init__(self, path: str, uid: int) -> None:
+        self.path = path
+        self.uid = uid
+        self.cell: Cell | None = None
+
+
+class _KnownTag:
+    """A type tag that a peer has defined; without `unpack` it is unknown here."""
+
+    __slots__ = ("cls", "name", "unpack")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cls = message_class(name)
+        self.unpack: Callable[[Any], object] | None = None
+        if self.cls is not None:
+            try:
+                self.unpack = schema_of(self.cls).unpack
+            except MessageError:
+                self.cls = None
+
+
 class Remote:
-    """Everything this process has open with other nodes."""
+    """Everything this process has open with other nodes.
+
+    `data_link(node)` is the way to a node, None when there is none; without it nothing leaves.
+    """
 
     def __init__(
         self,
         runtime: Runtime,
-        send_data: Callable[[NodeId, bytes], None] | None,
+        data_link: Callable[[NodeId], DataLink | None] | None,
         refused: Callable[[str, str], None],
         codec: Codec,
     ) -> None:
         self._runtime = runtime
-        self._send_data = send_data
+        self._data_link = _nowhere if data_link is None else data_link
         self._refused = refused
         self._codec = codec
-        self._is_closed = False
         self._corr = 0
         self._asks: dict[int, LocalAsk] = {}
         # node → what we watch there → (who of us watches, by which ref)
@@ -77,46 +128,176 @@ class Remote:
         self._ends_retry: asyncio.TimerHandle | None = None
         # node → who there watches which of our cells
         self._watchers: dict[NodeId, dict[tuple[Cell, ActorRef[Any], int], None]] = {}
+        self._is_closed = False
 
     # Out
 
+    def tell(self, ref: ActorRef[Any], message: object, sender: ActorRef[Any] | None) -> None:
+        """Tell an actor of another node. Raises `MessageError` when it cannot be encoded."""
+        node = ref.node
+        link = self._data_link(node)
+        if link is None or link.is_full or link.is_streaming or link.names is None:
+            self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
+            return
+        names = link.names
+        names.make_room()
+        target = names.targets.get((ref.path, ref.uid))
+        if target is None:
+            target = self._define_target(names, ref.path, ref.uid)
+        tag = names.tags.get(type(message))
+        if tag is None:
+            tag = self._define_tag(names, type(message))
+        codec = self._codec
+        try:
+            if sender is None:
+                payload = codec.pack((SHORT_TELL, target, tag.number, tag.pack(message)))
+            else:
+                by = self._sender_number(names, sender)
+                payload = codec.pack((SHORT_TELL, target, tag.number, tag.pack(message), by))
+        except (TypeError, ValueError, OverflowError) as error:
+            codec.take_parts()
+            raise unpackable(name_to_travel(type(message)), error) from error
+        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
+            codec.take_parts()
+            self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
+            return
+        if names.fresh:
+            payload = _with_definitions(names, payload)
+        link.send(payload, (_TOLD, ref, message, sender), ref.path)
+
     def send(self, node: NodeId, delivery: Delivery) -> None:
         """Send a message to another node. Raises `MessageError` when it cannot be encoded."""
-        tag, body = message_parts(delivery.message)
+        link = self._data_link(node)
         asker = delivery.asker
-        kind, corr, sender = Kind.ASK, 0, delivery.sender
-        if asker is None:
-            kind = Kind.TELL
-        elif isinstance(asker, RemoteAsk):
-            corr, sender = asker.corr, self._answers_to(asker.node)
-        else:
-            self._corr += 1
-            corr, sender = self._corr, self._answers_to(None)
-        payload = self._codec.encode(
-            Envelope(kind, delivery.path, delivery.uid, sender, corr, tag, body, delivery.hops)
-        )
-        if isinstance(asker, RemoteAsk):
-            asker.hand_on()
-        elif asker is not None:
-            if len(self._asks) >= ASKS_MAX:
+        if isinstance(asker, LocalAsk):
+            if link is not None and not link.is_full and len(self._asks) >= ASKS_MAX:
                 self._runtime.dead_letter(
                     delivery, f"{node.address}{delivery.path}", Why.TOO_MANY_ASKS
                 )
                 return
+            self._corr += 1
+            if self._send_short_ask(node, link, delivery, asker, self._corr):
+                return
+        kind, corr, sender = Kind.ASK, self._corr, delivery.sender
+        if asker is None:
+            kind, corr = Kind.TELL, 0
+        elif isinstance(asker, RemoteAsk):
+            corr, sender = asker.corr, self._answers_to(asker.node)
+        else:
+            sender = self._answers_to(None)
+        tag, body = message_parts(delivery.message, large=_takes_large(link))
+        envelope = Envelope(
+            kind, delivery.path, delivery.uid, sender, corr, tag, body, delivery.hops
+        )
+        payload = self._codec.encode(envelope)
+        if link is None or link.is_full:
+            self._codec.take_parts()
+            self._unsent(node, delivery)
+            return
+        if isinstance(asker, RemoteAsk):
+            asker.hand_on()
+            # It is ours again if it does not leave.
+            delivery.asker = RemoteAsk(self, asker.node, asker.corr, asker.cls)
+        elif asker is not None:
             asker.corr, asker.node = corr, node
             self._asks[corr] = asker
-        self._transmit(node, payload)
+        self._transmit(link, payload, delivery, delivery.path)
+
+    def _send_short_ask(
+        self, node: NodeId, link: DataLink | None, delivery: Delivery, ask: LocalAsk, corr: int
+    ) -> bool:
+        """The usual case of an ask; False when it needs the general form."""
+        if link is None or link.is_full or link.is_streaming or delivery.hops:
+            return False
+        names = link.names
+        if names is None:
+            return False
+        names.make_room()
+        message = delivery.message
+        target = names.targets.get((delivery.path, delivery.uid))
+        if target is None:
+            target = self._define_target(names, delivery.path, delivery.uid)
+        tag = names.tags.get(type(message))
+        if tag is None:
+            tag = self._define_tag(names, type(message))
+        codec = self._codec
+        try:
+            payload = codec.pack((SHORT_ASK, target, tag.number, tag.pack(message), corr))
+        except (TypeError, ValueError, OverflowError) as error:
+            codec.take_parts()
+            raise unpackable(name_to_travel(type(message)), error) from error
+        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
+            codec.take_parts()
+            return False
+        if names.fresh:
+            payload = _with_definitions(names, payload)
+        ask.corr, ask.node = corr, node
+        self._asks[corr] = ask
+        link.send(payload, delivery, delivery.path)
+        return True
+
+    async def room(self, node: NodeId) -> None:
+        """Wait until messages to a node are taken again; at once when there is no way to it."""
+        link = self._data_link(node)
+        if link is not None:
+            await link.room()
+
+    def _define_target(self, names: Names, path: str, uid: int) -> int:
+        number = names.targets[(path, uid)] = names.take_number()
+        names.fresh.append(self._codec.pack((DEFINE_TARGET, number, path, uid)))
+        return number
+
+    def _define_tag(self, names: Names, cls: type) -> Tag:
+        name = name_to_travel(cls)
+        schema: Schema[Any] = schema_of(cls)
+        tag = names.tags[cls] = Tag(names.take_number(), schema.pack_with_large)
+        names.fresh.append(self._codec.pack((DEFINE_TAG, tag.number, name)))
+        return tag
+
+    def _sender_number(self, names: Names, sender: ActorRef[Any]) -> int | ActorRef[Any]:
+        """The number of an actor of this process; others travel as they are."""
+        if not sender.is_local:
+            return sender
+        key = (sender.path, sender.uid)
+        number = names.senders.get(key)
+        if number is None:
+            number = names.senders[key] = names.take_number()
+            names.fresh.append(self._codec.pack((DEFINE_SENDER, number, sender)))
+        return number
 
     def send_reply(self, node: NodeId, corr: int, cls: type, value: object) -> None:
         """Answer an ask of class `cls`. Raises `MessageError` when the value does not fit."""
         schema = answer_schema(cls)
+        link = self._data_link(node)
+        tag = ""
         if schema.takes_any and wire_name(type(value)) is not None:
             schema_of(type(value)).check(value)
-            tag, body = message_parts(value)
+            tag, body = message_parts(value, large=_takes_large(link))
         else:
             schema.check(value)
-            tag, body = "", [schema.pack(value)]
-        self._post(node, Kind.REPLY, TEMP, 0, None, corr, tag, body)
+            if link is not None and self._send_short_reply(link, corr, schema, value):
+                return
+            body = [schema.pack_with_large(value) if _takes_large(link) else schema.pack(value)]
+        envelope = Envelope(Kind.REPLY, TEMP, 0, None, corr, tag, body, 0)
+        self._post(node, envelope, (_ANSWERED, value))
+
+    def _send_short_reply(
+        self, link: DataLink, corr: int, schema: ValueSchema, value: object
+    ) -> bool:
+        """The usual case of an answer; False when it needs the general form."""
+        if link.is_full or link.is_streaming or link.names is None:
+            return False
+        codec = self._codec
+        try:
+            payload = codec.pack((SHORT_REPLY, corr, schema.pack_with_large(value)))
+        except (TypeError, ValueError, OverflowError) as error:
+            codec.take_parts()
+            raise unpackable("answer", error) from error
+        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
+            codec.take_parts()
+            return False
+        link.send(payload, (_ANSWERED, value), TEMP)
+        return True
 
     def send_failure(self, node: NodeId, corr: int, error: TenureError) -> None:
         """Fail an ask."""
@@ -125,31 +306,30 @@ class Remote:
         else:
             code = _UNHANDLED if isinstance(error, UnhandledMessageError) else _DEAD
             body = [code, "", _printable(str(error))]
-        self._post(node, Kind.FAIL, TEMP, 0, None, corr, "", body)
+        self._post(node, Envelope(Kind.FAIL, TEMP, 0, None, corr, "", body, 0))
 
     def _answers_to(self, node: NodeId | None) -> ActorRef[Any]:
         return ActorRef(self._runtime, node, TEMP, 0)
 
-    def _post(
-        self,
-        node: NodeId,
-        kind: Kind,
-        path: str,
-        uid: int,
-        sender: ActorRef[Any] | None,
-        corr: int = 0,
-        tag: str = "",
-        body: list[Any] | None = None,
-        hops: int = 0,
-    ) -> None:
-        payload = self._codec.encode(Envelope(kind, path, uid, sender, corr, tag, body or [], hops))
-        self._transmit(node, payload)
-
-    def _transmit(self, node: NodeId, payload: bytes) -> None:
-        if self._send_data is None or self._is_closed:
-            self.dropped(node, payload)
+    def _post(self, node: NodeId, envelope: Envelope, item: object = None) -> None:
+        """Send an envelope of general form; `item` is what is lost when it does not leave."""
+        payload = self._codec.encode(envelope)
+        link = self._data_link(node)
+        if link is None or link.is_full:
+            self._codec.take_parts()
+            self.dropped(node, item or envelope)
         else:
-            self._send_data(node, payload)
+            self._transmit(link, payload, item or envelope, envelope.path)
+
+    def _transmit(self, link: DataLink, payload: bytes, item: object, path: str) -> None:
+        """Queue what was encoded in general form. Answers are no part of any order."""
+        parts = self._codec.take_parts() if self._codec.has_parts else ()
+        if link.names is not None and (parts or len(payload) > PIECE_BYTES_MAX):
+            self._corr += 1  # any number of its own: nothing waits for such an answer
+            key = f"{TEMP}/{self._corr}" if path == TEMP else path
+            link.send_large(payload, parts, item, key)
+        else:
+            link.send(payload, item, path)
 
     def forget(self, ask: LocalAsk) -> None:
         """The asker waits no longer."""
@@ -157,13 +337,164 @@ class Remote:
 
     # In
 
-    def frame(self, sender: NodeId, frame: bytes | memoryview) -> None:
-        """A frame of the data lane on a connection of `sender`. Never raises."""
-        for envelope in self._codec.decode(frame, self._refused):
+    def frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
+        """The envelopes of a data frame on a connection of `sender`. Never raises."""
+        known = memory.names
+        for raw in self._codec.values(frame, self._refused):
+            # The usual case first: a message is told to an actor that is there.
+            if type(raw) is list and len(raw) == 4 and raw[0] == SHORT_TELL:
+                try:
+                    target, tag = known[raw[1]], known[raw[2]]
+                except (KeyError, TypeError):
+                    self._refused("bad envelope", "a number that was not defined")
+                    continue
+                if type(target) is _KnownTarget and type(tag) is _KnownTag:
+                    cell = target.cell
+                    if cell is not None and not cell.closed and tag.unpack is not None:
+                        try:
+                            message = tag.unpack(raw[3])
+                        except MessageError as error:
+                            self._unreadable(sender, target, tag.name, raw[3], None, error)
+                            continue
+                        cell.put(message)
+                        continue
             try:
-                self._envelope(sender, envelope)
+                self._take(sender, raw, known)
             except MessageError as error:
                 self._refused("bad envelope", str(error))
+
+    def skip(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
+        """Take only the definitions of a frame. Never raises."""
+        for raw in self._codec.values(frame, _unheard):
+            kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
+            if type(kind) is int and kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
+                assert type(raw) is list
+                with contextlib.suppress(MessageError):
+                    self._define(sender, kind, raw[1:], memory.names)
+
+    def piece(
+        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """A piece of a large message on a connection of `sender`. Never raises."""
+        try:
+            whole = memory.streams.add(header, data)
+        except StreamError as error:
+            self._refused("bad piece", str(error))
+            return
+        if whole is None:
+            return
+        for raw in self._codec.values_of_large(whole.envelope, whole.parts, self._refused):
+            try:
+                self._take(sender, raw, memory.names)
+            except MessageError as error:
+                self._refused("bad envelope", str(error))
+
+    def _take(self, node: NodeId, raw: object, known: dict[int, object]) -> None:
+        """One value of a frame, whatever it is. Raises `MessageError` for what is none of ours."""
+        kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
+        if type(kind) is not int or kind < SHORT_TELL:
+            envelope = envelope_of(raw)
+            if envelope is None:
+                self._refused("no envelope", type(raw).__name__)
+            else:
+                self._envelope(node, envelope)
+            return
+        assert type(raw) is list
+        if kind == SHORT_REPLY:
+            self._short_reply(raw[1], raw[2])
+        elif kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
+            self._define(node, kind, raw[1:], known)
+        elif kind in (SHORT_TELL, SHORT_ASK):
+            self._short_message(node, kind, raw, known)
+        else:
+            self._refused("no envelope", f"kind {kind}")
+
+    def _define(
+        self, node: NodeId, kind: int, fields: list[object], known: dict[int, object]
+    ) -> None:
+        number, value = fields[:2]
+        if type(number) is not int or not 0 <= number < NAMES_MAX:
+            raise MessageError("a definition without a number in range")
+        if kind == DEFINE_TARGET:
+            uid = fields[2] if len(fields) > 2 else None
+            if type(value) is not str or not is_path(value) or type(uid) is not int or uid < 0:
+                raise MessageError("a definition of a target without path and uid")
+            known[number] = _KnownTarget(value, uid)
+        elif kind == DEFINE_TAG:
+            if type(value) is not str or len(value) > _TAG_LENGTH_MAX:
+                raise MessageError("a definition of a tag without a name")
+            known[number] = _KnownTag(value)
+        else:
+            if not isinstance(value, ActorRef) or value.node != node:
+                raise MessageError("a definition of a sender on another node")
+            known[number] = value
+
+    def _short_message(
+        self, node: NodeId, kind: int, raw: list[object], known: dict[int, object]
+    ) -> None:
+        if len(raw) < 4 + (kind == SHORT_ASK) or type(raw[1]) is not int or type(raw[2]) is not int:
+            raise MessageError("a short message without target, tag and body")
+        target, tag, body = known.get(raw[1]), known.get(raw[2]), raw[3]
+        if type(target) is not _KnownTarget or type(tag) is not _KnownTag:
+            raise MessageError("a short message whose target or tag is not defined")
+        asker: Asker | None = None
+        sender: ActorRef[Any] | None = None
+        if kind == SHORT_ASK:
+            corr = raw[4]
+            if type(corr) is not int or corr < 0:
+                raise MessageError("a short ask without a number")
+            asker = RemoteAsk(self, node, corr, tag.cls or object)
+        elif len(raw) > 4:
+            by = known.get(raw[4]) if type(raw[4]) is int else raw[4]
+            if not isinstance(by, ActorRef):
+                raise MessageError("a short message whose sender is not defined")
+            sender = by
+        try:
+            if tag.unpack is None:
+                message = message_from(tag.name, body if type(body) is list else [])
+            else:
+                message = tag.unpack(body)
+            if kind == SHORT_ASK:
+                answer_schema(type(message))
+        except MessageError as error:
+            self._unreadable(node, target, tag.name, body, asker, error)
+            return
+        cell = target.cell
+        delivery = Delivery(message, sender, asker, target.path, target.uid)
+        if cell is not None and not cell.closed:
+            cell.put(message if sender is None and asker is None else delivery)
+            return
+        if self._runtime.path_handler(target.path, target.uid) is None:
+            target.cell = self._runtime.cell_at(target.path, target.uid)
+        self._runtime.deliver(delivery, node)
+
+    def _short_reply(self, corr: object, packed: object) -> None:
+        ask = self._asks.pop(corr, None) if type(corr) is int else None
+        if ask is None:
+            self._runtime.count("late answers")
+            return
+        try:
+            ask.answer(ask.schema.unpack(packed))
+        except MessageError as error:
+            ask.fail(ActorFailedError("MessageError", str(error)))
+            self._refused("unreadable answer", str(error))
+
+    def _unreadable(
+        self,
+        node: NodeId,
+        target: _KnownTarget,
+        tag: str,
+        body: object,
+        asker: Asker | None,
+        error: MessageError,
+    ) -> None:
+        self._refused("unreadable message", str(error))
+        content = Unreadable(tag, body if type(body) is list else [body])
+        self._runtime.dead_letter(
+            Delivery(content, None, None, target.path), target.path, Why.UNREADABLE
+        )
+        if asker is not None:
+            asker.fail(UnhandledMessageError(str(error)))
 
     def _envelope(self, sender: NodeId, envelope: Envelope) -> None:
         kind = envelope.kind
@@ -228,54 +559,54 @@ class Remote:
 
     # What did not leave
 
-    def dropped(self, node: NodeId, payload: bytes) -> None:
-        """An envelope of ours was not sent: its ask fails, a watch ends, a message is dead."""
-        for envelope in self._codec.decode(payload, self._refused):
-            self._dropped_envelope(node, envelope)
+    def dropped(self, node: NodeId, item: object) -> None:
+        """Something of ours was not sent: its ask fails, a watch ends, a message is dead."""
+        if isinstance(item, Delivery):
+            self._unsent(node, item)
+        elif isinstance(item, Envelope):
+            self._unsent_envelope(node, item)
+        elif isinstance(item, tuple) and item[0] is _TOLD:
+            _, ref, message, sender = item
+            self._unsent(node, Delivery(message, sender, None, ref.path, ref.uid))
+        elif isinstance(item, tuple) and item[0] is _ANSWERED:
+            self._runtime.dead_letter(
+                Delivery(item[1], None, None, TEMP), f"{node.address}{TEMP}", Why.NOT_SENT
+            )
 
-    def _dropped_envelope(self, node: NodeId, envelope: Envelope) -> None:
-        recipient = f"{node.address}{envelope.path}"
-        kind = envelope.kind
-        if kind is Kind.WATCH:
-            if not envelope.hops:
-                self._end_watches(node, (envelope.path, envelope.uid), _unreachable(node))
+    def _unsent(self, node: NodeId, delivery: Delivery) -> None:
+        asker = delivery.asker
+        if isinstance(asker, LocalAsk):
+            if asker.corr and self._asks.pop(asker.corr, None) is None:
+                asker = None  # nobody waits any longer
+            else:
+                asker.corr = 0
+        handler = self._runtime.return_handler(delivery.path, delivery.uid)
+        if handler is not None and not self._is_closed:
+            hops = max(0, delivery.hops - 1)
+            back = Delivery(delivery.message, delivery.sender, asker, delivery.path, 0, hops)
+            handler(node, back)
             return
-        if kind is Kind.UNWATCH or kind is Kind.TERMINATED:
-            return  # an unconfirmed end is sent again
-        message: object = Unreadable(envelope.tag or kind.name.lower(), envelope.body)
-        try:
-            if envelope.tag:
-                message = message_from(envelope.tag, envelope.body)
-                if kind in (Kind.TELL, Kind.ASK) and self._give_back(node, envelope, message):
-                    return
-        except MessageError as error:
-            self._refused("unreadable message", str(error))
-        sender = None if kind is Kind.ASK else envelope.sender
+        recipient = f"{node.address}{delivery.path}"
         self._runtime.dead_letter(
-            Delivery(message, sender, None, envelope.path), recipient, Why.NOT_SENT
+            Delivery(delivery.message, delivery.sender, None, delivery.path),
+            recipient,
+            Why.NOT_SENT,
         )
-        if kind is not Kind.ASK:
-            return
-        unsent = DeadActorError(f"{recipient} cannot be reached: the message could not be sent")
-        back_to = envelope.sender
-        if back_to is not None and not back_to.is_local:
-            self.send_failure(back_to.node, envelope.corr, unsent)
-        else:
-            ask = self._asks.pop(envelope.corr, None)
-            if ask is not None:
-                ask.fail(unsent)
+        if asker is not None:
+            asker.fail(
+                DeadActorError(f"{recipient} cannot be reached: the message could not be sent")
+            )
 
-    def _give_back(self, node: NodeId, envelope: Envelope, message: object) -> bool:
-        """Hand a message that did not leave to whoever wants those of its path back."""
-        handler = self._runtime.return_handler(envelope.path, envelope.uid)
-        if handler is None or self._is_closed:
-            return False
-        sender, asker = envelope.sender, None
-        if envelope.kind is Kind.ASK:
-            asker, sender = self._asker(node, envelope, type(message)), None
-        hops = max(0, envelope.hops - 1)
-        handler(node, Delivery(message, sender, asker, envelope.path, 0, hops))
-        return True
+    def _unsent_envelope(self, node: NodeId, envelope: Envelope) -> None:
+        kind = envelope.kind
+        if kind is Kind.WATCH and not envelope.hops:
+            self._end_watches(node, (envelope.path, envelope.uid), _unreachable(node))
+        elif kind is Kind.FAIL:
+            lost = Unreadable("fail", envelope.body)
+            self._runtime.dead_letter(
+                Delivery(lost, None, None, TEMP), f"{node.address}{TEMP}", Why.NOT_SENT
+            )
+        # A watch that was sent again is so once more, as is an unconfirmed end.
 
     # Death watch
 
@@ -288,7 +619,7 @@ class Remote:
             return
         self._corr += 1
         watched.setdefault((ref.path, ref.uid), {})[cell] = (ref, self._corr)
-        self._post(ref.node, Kind.WATCH, ref.path, ref.uid, cell.ref, self._corr)
+        self._post(ref.node, _envelope(Kind.WATCH, ref.path, ref.uid, cell.ref, self._corr))
 
     def unwatch(self, cell: Cell, ref: ActorRef[Any]) -> None:
         """Do not tell it."""
@@ -301,7 +632,7 @@ class Remote:
             del watched[(ref.path, ref.uid)]
         if not watched:
             del self._watched[ref.node]
-        self._post(ref.node, Kind.UNWATCH, ref.path, ref.uid, cell.ref, watch[1])
+        self._post(ref.node, _envelope(Kind.UNWATCH, ref.path, ref.uid, cell.ref, watch[1]))
 
     def node_reachable(self, node: NodeId) -> None:
         """Send again what a lost link may have swallowed: unconfirmed ends, and watches."""
@@ -319,7 +650,7 @@ class Remote:
         for node, target, cell in watches[:AT_ONCE]:
             watch = self._watched.get(node, {}).get(target, {}).get(cell)
             if watch is not None:
-                self._post(node, Kind.WATCH, *target, cell.ref, watch[1], hops=1)
+                self._post(node, _envelope(Kind.WATCH, *target, cell.ref, watch[1], hops=1))
         if len(watches) > AT_ONCE and not self._is_closed:
             self._runtime.loop.call_later(NEXT_S, self._watch_again, watches[AT_ONCE:])
 
@@ -330,7 +661,7 @@ class Remote:
             return
         number = envelope.corr
         if number in self._ends.get(node, {}):
-            self._transmit(node, self._codec.encode(self._ends[node][number]))
+            self._post(node, self._ends[node][number])
             return
         cell = self._runtime.cell_at(envelope.path, envelope.uid)
         watchers = self._watchers.setdefault(node, {})
@@ -386,7 +717,7 @@ class Remote:
             del ends[next(iter(ends))]
             self._runtime.count("ends not told")
         ends[number] = envelope
-        self._transmit(node, self._codec.encode(envelope))
+        self._post(node, envelope)
         self._retry_ends_later()
 
     def _retry_ends_later(self) -> None:
@@ -404,7 +735,7 @@ class Remote:
         ends = self._ends.get(node, {})
         for number in list(islice(ends, AT_ONCE)):
             envelope = ends[number] = ends.pop(number)  # to the end: the others come next time
-            self._transmit(node, self._codec.encode(envelope))
+            self._post(node, envelope)
 
     def _actor_ended(self, node: NodeId, envelope: Envelope) -> None:
         body = envelope.body
@@ -418,7 +749,7 @@ class Remote:
             ended = StopReason(cause, detail)
             self._end_watches(node, (path, uid), ended, only=watcher, number=envelope.corr)
         told: ActorRef[Any] = ActorRef(self._runtime, None, envelope.path, envelope.uid)
-        self._post(node, Kind.UNWATCH, path, uid, told, envelope.corr)
+        self._post(node, _envelope(Kind.UNWATCH, path, uid, told, envelope.corr))
 
     def _end_watches(
         self,
@@ -466,12 +797,36 @@ class Remote:
     def close(self) -> None:
         """Send nothing any more, and fail every ask that waits for another node."""
         self._is_closed = True
+        self._data_link = _nowhere
         self._ends.clear()
         if self._ends_retry is not None:
             self._ends_retry.cancel()
         asks, self._asks = list(self._asks.values()), {}
         for ask in asks:
             ask.fail(DeadActorError("this system has stopped"))
+
+
+def _nowhere(_node: NodeId) -> None:
+    """Without a network, and after the end."""
+
+
+def _unheard(_reason: str, _detail: str) -> None:
+    """A frame that is refused already."""
+
+
+def _takes_large(link: DataLink | None) -> bool:
+    return link is not None and link.names is not None
+
+
+def _with_definitions(names: Names, payload: bytes) -> bytes:
+    fresh, names.fresh = names.fresh, []
+    return b"".join([*fresh, payload])
+
+
+def _envelope(
+    kind: Kind, path: str, uid: int, sender: ActorRef[Any], corr: int, hops: int = 0
+) -> Envelope:
+    return Envelope(kind, path, uid, sender, corr, "", [], hops)
 
 
 def _tell_end(cell: Cell, ref: ActorRef[Any], reason: StopReason) -> None:

@@ -8,32 +8,69 @@ not decide an actor's life (`node.cell`) nor what crosses nodes (`node.remote`).
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
+import math
+import os
 import random
 import re
+import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from typing import Any, NoReturn, cast, get_args
 
 from gossip.membership import NodeId
 from node.actor import Actor, Terminated
 from node.cell import Cell
 from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
-from node.errors import DeadActorError, MessageError, TenureError, UnhandledMessageError
-from node.events import ActorFailed, DeadLetter, EventStream, Unreadable, Why
+from node.environment import DataLink, LinkMemory
+from node.errors import (
+    DeadActorError,
+    MailboxFullError,
+    MessageError,
+    TenureError,
+    UnhandledMessageError,
+    WrongProcessError,
+    WrongThreadError,
+)
+from node.events import (
+    ActorFailed,
+    DeadLetter,
+    EventStream,
+    LoopBlocked,
+    Unreadable,
+    Why,
+)
 from node.log_limiter import LogLimiter
-from node.mailbox import Delivery
+from node.mailbox import Delivery, WhenFull
 from node.ref import ActorRef
 from node.remote import Remote
-from node.supervision import Restart, StopCause, StopReason, Supervision, failure_text
+from node.supervision import (
+    AllForOne,
+    Restart,
+    StopCause,
+    StopReason,
+    Supervision,
+    failure_text,
+)
+from node.timer_wheel import TimerWheel
 
 LEVELS_MAX = 32
 KILL_S = 1.0  # what a shutdown still waits for actors that it had to kill
+PUMP_S = 0.001  # how long actors may run before the loop's other work has its turn
+TURNS_MAX = 1_024
+BLOCKED_AFTER_S = 0.1
 NOWHERE = NodeId("local", 0, 0)
 
 PathHandler = Callable[[NodeId | None, Delivery], None]
 
+_FORKED = (
+    "this process was forked after the system had started, so the system's event loop and sockets "
+    "are its parent's: start child processes by spawn or forkserver, and a system in each of them"
+)
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_.:@+~%=-]{1,256}")
 _ADDRESS = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})(?P<path>/.*)")
@@ -44,8 +81,7 @@ class Runtime:
     """All actors of a process.
 
     `loop`, `clock` and `rng` are the world; `self_id` is the node's identity (None: no network),
-    and may be set anew when the node takes another uid. `send_data` hands an envelope to the
-    transport; `refused(reason, detail)` is told of everything from outside that makes no sense.
+    and may be set anew when the node takes another uid. `data_link` is the way to a node; `refused(reason, detail)` is told of everything from outside that makes no sense.
     `stop_timeout_s` bounds each coroutine of an actor that is to stop.
 
     `path_handlers` maps a prefix such as "/singleton/" to a function that takes every message for
@@ -61,21 +97,32 @@ class Runtime:
         clock: Callable[[], float],
         rng: random.Random,
         self_id: NodeId | None = None,
-        send_data: Callable[[NodeId, bytes], None] | None = None,
+        data_link: Callable[[NodeId], DataLink | None] | None = None,
         refused: Callable[[str, str], None] | None = None,
         stop_timeout_s: float = 5.0,
+        blocked_after_s: float = BLOCKED_AFTER_S,
         envelope_bytes_max: int = ENVELOPE_BYTES_MAX,
     ) -> None:
         self.loop = loop
         self.clock = clock
         self.rng = rng
         self.stop_timeout_s = stop_timeout_s
+        self.blocked_after_s = blocked_after_s
+        # In a copy of it, each time, user code runs: nobody's own variables leak into an actor.
+        self.context = contextvars.copy_context()
         self.events = EventStream()
         self.counters: dict[str, int] = {}
         self.path_handlers: dict[str, PathHandler] = {}
         self.return_handlers: dict[str, PathHandler] = {}
         self.own_messages: set[type] = set()
         self.self_id = self_id
+        self.looked_at = 0.0  # when the clock was last looked at in this turn of the loop
+        self.until = 0.0  # then the loop's other work is to have its turn
+        self.turns: deque[Callable[[], None]] = deque()  # of the cells that are ready, in order
+        self.is_idle = True  # the pump neither runs nor is about to
+        self._is_pumping = False
+        self._thread = 0  # of the loop, once it is known
+        self._is_forked = False
         self._cells: dict[str, Cell] = {}
         self._signatures: dict[type, inspect.Signature] = {}
         self._uids = 0
@@ -85,12 +132,14 @@ class Runtime:
         self._limiter = LogLimiter(_log, loop, clock)
         # Kept for ever: to let go of a coroutine that ignores its close resumes it once more.
         self._abandoned: list[object] = []
+        self.ask_timers = TimerWheel(loop, clock)
         self.remote = Remote(
             self,
-            send_data,
+            data_link,
             self._count_refused if refused is None else refused,
             Codec(self.ref_at, envelope_bytes_max=envelope_bytes_max),
         )
+        _runtimes.add(self)
 
     # Who and where
 
@@ -146,15 +195,18 @@ class Runtime:
         name: str | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
+        when_full: WhenFull | None = None,
         stash_max: int | None = None,
     ) -> ActorRef[Any]:
         """Make an actor `cls(*args)` at `/user/<name>` (`$1`, `$2`, … without a name).
 
         It starts in a later turn of the loop; its failures, also of its constructor, are a matter
-        of `supervision` (default: `Restart()`). `mailbox_max` bounds the waiting messages; beyond
-        it new ones are dead letters. Raises `TypeError` when the arguments do not fit the
-        constructor, `ValueError` for a name that is taken or no name, `RuntimeError` when the
-        system is ending.
+        of `supervision` (default: `Restart()`). `mailbox_max` bounds the waiting messages, and
+        `when_full` says what becomes of further ones: "drop" (the default: they are dead letters),
+        "fail" (`tell` raises) or "wait" (`await ref.send` waits); see `node.mailbox.WhenFull`.
+        `stash_max` bounds the stash. Raises `TypeError` when the arguments do not fit the
+        constructor, `ValueError` for a name that is taken or no name and for bounds that make no
+        sense, `RuntimeError` when the system is ending, `WrongThreadError` on another thread.
         """
         cell = self.create_cell(
             cls,
@@ -163,6 +215,7 @@ class Runtime:
             parent=None,
             supervision=supervision,
             mailbox_max=mailbox_max,
+            when_full=when_full,
             stash_max=stash_max,
         )
         return cell.ref
@@ -177,6 +230,7 @@ class Runtime:
         on_stopped: Callable[[StopReason], None] | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
+        when_full: WhenFull | None = None,
         stash_max: int | None = None,
     ) -> ActorRef[Any]:
         """Make an actor at a whole path such as `/singleton/counter`, outlasting `/user`.
@@ -185,7 +239,7 @@ class Runtime:
         once, when the actor has ended for good (`post_stop` is done). Raises as `spawn`.
         """
         self._check_room(path)
-        cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, stash_max)
+        cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, when_full, stash_max)
         cell.on_started = on_started
         if on_stopped is not None:
             cell.on_stopped = [on_stopped]
@@ -200,6 +254,7 @@ class Runtime:
         parent: Cell | None,
         supervision: Supervision | None,
         mailbox_max: int | None,
+        when_full: WhenFull | None,
         stash_max: int | None,
     ) -> Cell:
         """Make a cell under `parent` (None: under /user); for `spawn` and `Context.spawn`."""
@@ -214,7 +269,9 @@ class Runtime:
         if path.count("/") > LEVELS_MAX:
             raise ValueError(f"{path} is deeper than {LEVELS_MAX} levels; spawn fewer generations")
         self._check_room(path)
-        return self._new_cell(path, cls, args, parent, supervision, mailbox_max, stash_max)
+        return self._new_cell(
+            path, cls, args, parent, supervision, mailbox_max, when_full, stash_max
+        )
 
     def _check_room(self, path: str) -> None:
         if path in self._cells:
@@ -224,6 +281,8 @@ class Runtime:
             )
         if not path.startswith("/") or len(path) > PATH_MAX:
             raise ValueError(f"{path[:80]!r} is no path: begin with / and stay within {PATH_MAX}")
+        if self._is_forked:
+            raise WrongProcessError(_FORKED)
         if self._is_closing:
             raise RuntimeError(f"the system is ending; {path} is not started")
 
@@ -235,6 +294,7 @@ class Runtime:
         parent: Cell | None,
         supervision: Supervision | None,
         mailbox_max: int | None,
+        when_full: WhenFull | None,
         stash_max: int | None,
     ) -> Cell:
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
@@ -246,6 +306,9 @@ class Runtime:
             signature.bind(*args)
         except TypeError as error:
             raise TypeError(f"{cls.__qualname__}{args!r}: {error}") from None
+        if parent is None and isinstance(supervision, AllForOne):
+            raise ValueError(f"{path} has no siblings: give AllForOne to the children of an actor")
+        _check_bounds(mailbox_max, when_full, stash_max)
         self._uids += 1
         cell = Cell(
             self,
@@ -256,10 +319,11 @@ class Runtime:
             parent=parent,
             supervision=_DEFAULT_SUPERVISION if supervision is None else supervision,
             mailbox_max=mailbox_max,
+            when_full=when_full,
             stash_max=stash_max,
         )
+        self.ready(cell.begin)
         self._cells[path] = cell
-        self.loop.call_soon(cell.start)
         return cell
 
     def stop(
@@ -300,6 +364,90 @@ class Runtime:
         """The ref by which somebody knows a cell: exact, or whoever is there."""
         return cell.ref if uid else ActorRef(self, None, cell.path, 0)
 
+    # Turns
+
+    def ready(self, turn: Callable[[], None]) -> None:
+        """Let a cell have a turn, after those that are to have one already. Called by cells."""
+        if self.is_idle:
+            self.pump_soon()
+        self.turns.append(turn)
+
+    def pump(self) -> None:
+        """Let cells have their turns, in order, until none is ready or `PUMP_S` are over.
+
+        What is left goes on in a later turn of the loop, after its sockets and timers. Called by
+        the loop; and by whoever has just delivered messages and wants them handled in the same
+        turn of the loop. Does nothing when it is called by user code, from within a turn.
+        """
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        self.is_idle = False
+        turns = self.turns
+        self.looked_at = now = self.clock()
+        self.until = now + PUMP_S
+        turns_left = TURNS_MAX  # in virtual time the clock stands still meanwhile
+        try:
+            while turns:
+                turns.popleft()()
+                turns_left -= 1
+                if self.looked_at >= self.until or not turns_left:
+                    break
+        finally:
+            self._is_pumping = False
+            if turns:
+                self.pump_soon()
+            else:
+                self.is_idle = True
+
+    def pump_soon(self) -> None:
+        """See to it that the pump will run. Called when `is_idle`, before a turn is queued."""
+        if threading.get_ident() != self._thread:
+            self.check_thread()
+        self.loop.call_soon(self.pump, context=self.context.copy())
+        self.is_idle = False
+
+    def check_thread(self) -> None:
+        """Raises `WrongThreadError` when the loop runs on another thread than this, and
+        `WrongProcessError` in a forked child."""
+        if self._is_forked:
+            raise WrongProcessError(_FORKED)
+        if asyncio._get_running_loop() is self.loop:
+            self._thread = threading.get_ident()
+        elif self.loop.is_running():
+            raise WrongThreadError(
+                "refs work only on the thread of their system's event loop, and this is another: "
+                "write loop.call_soon_threadsafe(ref.tell, message), or "
+                "asyncio.run_coroutine_threadsafe(ref.ask(message), loop).result()"
+            )
+
+    def forked(self) -> None:
+        """This is the child of a fork: its copies of the sockets are the parent's, and its loop
+        runs nothing. From here on every use fails, and no actor acts. Called after the fork."""
+        self._is_forked = self._is_closing = self.is_idle = True
+        self._thread = 0
+        self.turns.clear()
+        for cell in self._cells.values():
+            cell.closed = True
+        self.remote = cast(Remote, _ForkedRemote())
+
+    def step(self) -> None:
+        """The loop has given us a turn: from here on the time counts. Called by cells."""
+        self.looked_at = now = self.clock()
+        self.until = now + PUMP_S
+
+    def loop_blocked(self, path: str, handler: str, took_s: float, messages_max: int) -> None:
+        """User code of an actor kept the loop for long. Called by its cell."""
+        self.count("blocked loops")
+        self.events.publish(LoopBlocked(path, handler, took_s, messages_max))
+        self.log(
+            "an actor kept the event loop for long: await instead, or use a thread",
+            path,
+            handler=handler,
+            took_s=round(took_s, 3),
+            messages_max=messages_max,
+        )
+
     # Watching
 
     def watch(self, cell: Cell, ref: ActorRef[Any]) -> None:
@@ -334,7 +482,7 @@ class Runtime:
         if not ref.is_local:
             self.remote.send(ref.node, delivery)
             return
-        if self._path_handler(delivery) is not None:
+        if self.path_handler(delivery.path, delivery.uid) is not None:
             message_parts(delivery.message)  # it may have to travel: refuse here, on every node
         self.deliver(delivery, None)
 
@@ -343,7 +491,7 @@ class Runtime:
 
         `node` is where it came from, None for this process.
         """
-        handler = self._path_handler(delivery)
+        handler = self.path_handler(delivery.path, delivery.uid)
         if handler is None:
             self.deliver_here(delivery)
             return
@@ -379,20 +527,22 @@ class Runtime:
         """Who takes back what could not be sent to this path, if anybody."""
         return None if uid else self.return_handlers.get(path[: path.find("/", 1) + 1])
 
-    def _path_handler(self, delivery: Delivery) -> PathHandler | None:
-        if delivery.uid or not self.path_handlers:
+    def path_handler(self, path: str, uid: int) -> PathHandler | None:
+        """Who takes the messages for this path in place of an actor, if anybody."""
+        if uid or not self.path_handlers:
             return None
-        path = delivery.path
         return self.path_handlers.get(path[: path.find("/", 1) + 1])
 
-    def dead_letter(self, item: object, path: str, why: Why) -> None:
+    def dead_letter(self, item: object, path: str, why: Why, detail: str = "") -> None:
         """Nobody handles this (a message or a `Delivery`): fail its ask, count, publish, and log
-        at times."""
+        at times. `detail` is for the asker."""
+        if self._is_forked:
+            raise WrongProcessError(_FORKED)
         message, sender = item, None
         if isinstance(item, Delivery):
             message, sender = item.message, item.sender
             if item.asker is not None:
-                item.asker.fail(_ask_error(message, path, why))
+                item.asker.fail(_ask_error(message, path, why, detail))
         if type(message) in self.own_messages:
             self.count(f"own messages lost: {why.name.lower()}")
             return
@@ -410,13 +560,26 @@ class Runtime:
 
     # The data lane
 
-    def deliver_frame(self, sender: NodeId, frame: bytes | memoryview) -> None:
+    def deliver_frame(
+        self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory
+    ) -> None:
         """Take a data frame that came over a connection of `sender`. Never raises."""
-        self.remote.frame(sender, frame)
+        self.remote.frame(sender, frame, memory)
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        """An envelope given to `send_data` was not sent; its ask fails, its message is dead."""
-        self.remote.dropped(peer, payload)
+    def skip_frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
+        """Deliver nothing of a data frame, but remember what it defines for later ones of its
+        connection."""
+        self.remote.skip(sender, frame, memory)
+
+    def deliver_piece(
+        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """Take a piece of a large message that came over a connection of `sender`. Never raises."""
+        self.remote.piece(sender, header, data, memory)
+
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        """Something that was queued did not leave; its ask fails, its message is dead."""
+        self.remote.dropped(peer, item)
 
     def node_removed(self, node: NodeId, *, left: bool = False) -> None:
         """A node is gone for good: watches of its actors and asks to it end now.
@@ -440,6 +603,7 @@ class Runtime:
         name = type(error).__name__
         if isinstance(error, KeyboardInterrupt) and during != "child":
             self.loop.call_soon(_raise, error)
+            self.until = -math.inf  # nothing else is handled before it is out
         self.events.publish(ActorFailed(cell.path, during, name, failure_text(error), outcome))
         self.log("actor failed", cell.path, exc_info=error, during=during, outcome=outcome)
 
@@ -521,6 +685,7 @@ class Runtime:
             await self._ends(left, self.loop.time() + min(timeout_s, KILL_S))
         self.abandon_all()
         self.remote.close()
+        self.ask_timers.close()
         self._limiter.close()
         return not left
 
@@ -572,6 +737,24 @@ class Runtime:
                 timer.cancel()
 
 
+class _ForkedRemote:
+    """Stands for the other nodes in a forked child, which must not touch its parent's sockets."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise WrongProcessError(_FORKED)
+
+
+def _after_fork() -> None:
+    for runtime in _runtimes:
+        runtime.forked()
+
+
+# A fork is a matter of the whole process, and what is registered for it stays for ever.
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def _awaited(coroutine: object) -> list[object]:
     """A coroutine, what it awaits, what that awaits, and so on."""
     chain: list[object] = []
@@ -587,10 +770,26 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _ask_error(message: object, path: str, why: Why) -> TenureError:
+def _check_bounds(
+    mailbox_max: int | None, when_full: WhenFull | None, stash_max: int | None
+) -> None:
+    if mailbox_max is not None and mailbox_max < 1:
+        raise ValueError(f"mailbox_max={mailbox_max} leaves no room: give 1 or more, or None")
+    if stash_max is not None and stash_max < 0:
+        raise ValueError(f"stash_max={stash_max} is no count: give 0 or more, or None")
+    if when_full is None:
+        return
+    if when_full not in get_args(WhenFull):
+        raise ValueError(f"when_full={when_full!r} is none of drop, fail, wait: take one")
+    if mailbox_max is None:
+        raise ValueError(f"when_full={when_full!r} without mailbox_max: give the bound too")
+
+
+def _ask_error(message: object, path: str, why: Why, detail: str) -> TenureError:
     if why is Why.UNHANDLED:
         return UnhandledMessageError(
             f"{path} has no handler for {type(message).__name__}; mark one with "
             f"@on({type(message).__name__}) or override receive"
         )
-    return DeadActorError(f"{path}: {why}")
+    text = f"{path}: {why} ({detail})" if detail else f"{path}: {why}"
+    return MailboxFullError(text) if why is Why.MAILBOX_FULL else DeadActorError(text)

@@ -21,7 +21,7 @@ from singleton.settings import SingletonSettings
 
 DEFAULT_PORT = 25520
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 1
+PROTOCOL_MAX = 2
 
 SECONDS_MAX = 1e8  # about three years: what is longer was meant otherwise
 FRAME_BYTES_MIN = 64 * 1024  # a full view of the cluster has to fit
@@ -54,6 +54,7 @@ class Settings:
     seeds: tuple[str, ...] = ()
     state_dir: str | None = None
     found: bool = False
+    keys: str | None = None
     insecure: bool = False
     app: str | None = None
     http: str | None = None
@@ -82,6 +83,7 @@ class Settings:
         self._check_texts()
         self._check_numbers()
         self._check_choices()
+        self._check_protection()
         self._check_addresses()
         self.gossip()
         self.singleton()
@@ -95,7 +97,7 @@ class Settings:
                     f"{key}={shown(text)} must have 1 to {TEXT_MAX} printable characters: "
                     "choose another"
                 )
-        for key in ("state_dir", "http_token_file", "history", "app", "http"):
+        for key in ("state_dir", "keys", "http_token_file", "history", "app", "http"):
             if getattr(self, key) == "":
                 raise SettingsError(f"{key}='' names nothing: give a value, or leave {key} out")
 
@@ -132,6 +134,14 @@ class Settings:
                 raise SettingsError(
                     f"{key}={shown(value)} is none of {', '.join(choices)}: take one"
                 )
+
+    def _check_protection(self) -> None:
+        if self.keys is not None and self.insecure:
+            raise SettingsError(
+                f"keys={shown(self.keys)} together with insecure: with keys only trusted nodes "
+                "can connect, insecure lets in anybody; leave out one of the two (--keys or "
+                "--insecure)"
+            )
 
     def _check_addresses(self) -> None:
         # A wildcard gets its own words where it would be bound, from `node.zmq_transport`.
@@ -188,7 +198,7 @@ class Settings:
     def agreement(self) -> tuple[tuple[str, str], ...]:
         """What all members must share to be admitted, as text for the refusal's reason."""
         return (
-            ("protection", "none"),
+            ("protection", "none" if self.keys is None else "keys"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
         )

@@ -35,9 +35,10 @@ from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from node.actor import Actor
 from node.cluster import Cluster, SingletonHost, Singletons, instance_id
+from node.codec import HEADS_BYTES_MAX
 from node.core import AllReleased, NodeCore
 from node.daemon import Daemon
-from node.environment import Environment, Lane, Transport
+from node.environment import DataLink, Environment, Lane, Transport
 from node.errors import NoSeedError, SettingsError
 from node.events import EventStream
 from node.history import History
@@ -103,6 +104,7 @@ class ActorSystem:
         self._exit: asyncio.Future[Exit] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._before_close: Hook | None = None
+        self._member_at: dict[tuple[str, int], NodeId] = {}  # address → who is there
         self._counts: Counter[str] = Counter()
 
     # begin
@@ -172,6 +174,7 @@ class ActorSystem:
             port=settings.port,
             data_port=settings.data_port,
             insecure=settings.insecure,
+            keys=settings.keys,
             frame_bytes_max=settings.frame_bytes_max,
             state_dir=settings.state_dir,
             cluster_name=settings.cluster_name,
@@ -237,6 +240,7 @@ class ActorSystem:
             protocol_min=PROTOCOL_MIN,
             protocol_max=PROTOCOL_MAX,
             data_port=transport.data_port,
+            public_key=transport.public_key,
             boot_id=host.boot_id,
             net_ns=host.net_ns,
             pid_ns=host.pid_ns,
@@ -252,9 +256,10 @@ class ActorSystem:
             clock=environment.clock,
             rng=environment.rng,
             self_id=self_id,
-            send_data=self._send_data if self_id is not None else None,
+            data_link=self._data_link if self_id is not None else None,
             refused=self._data_refused,
             stop_timeout_s=self.settings.stop_timeout_s,
+            envelope_bytes_max=self.settings.frame_bytes_max - HEADS_BYTES_MAX,
         )
 
     async def _resolve_seeds(self, loop: asyncio.AbstractEventLoop) -> tuple[Address, ...]:
@@ -497,17 +502,12 @@ class ActorSystem:
 
     # what the machines publish
 
-    def _send_data(self, node: NodeId, payload: bytes) -> None:
-        """An envelope to a node; to "whoever is there" at an address: the member there."""
+    def _data_link(self, node: NodeId) -> DataLink | None:
+        """The way to a node; to "whoever is there" at an address: to the member there."""
         assert self._transport is not None
         if node.uid == 0:
-            view = self._core.gossip.view if self._core is not None else None
-            members = view.members if view is not None else ()
-            for member in members:
-                if member.id[:2] == node[:2] and member.status < Status.DOWN:
-                    node = member.id
-                    break
-        self._transport.send_data(node, payload)
+            node = self._member_at.get(node[:2], node)
+        return self._transport.data_link(node)
 
     def _data_refused(self, reason: str, detail: str) -> None:
         if self._daemon is not None:
@@ -519,6 +519,11 @@ class ActorSystem:
     def _published(self, fact: object) -> None:
         match fact:
             case MembershipView():
+                self._member_at = {
+                    member.id[:2]: member.id
+                    for member in fact.members
+                    if member.status < Status.DOWN
+                }
                 self.cluster.view_changed(fact)
             case AllReleased():
                 if self._released is not None and not self._released.done():

@@ -17,10 +17,12 @@ from node.errors import MessageError
 from node.schema import Schema, schema_of
 from singleton import messages as s
 
-WIRE_VERSION = 1
+WIRE_VERSION = 1  # of control frames
+DATA_VERSION_MIN, DATA_VERSION_MAX = 1, 2
 HEAD = struct.Struct("!2sBxQQQQ")
 MAGIC = b"TC"
-DATA_HEAD = struct.Struct("!2sBxQ")
+DATA_HEAD = struct.Struct("!2sBBQ")
+ENVELOPES, PIECE = 0, 1  # what follows the head of a data frame
 DATA_MAGIC = b"TD"
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 MESSAGES_PER_FRAME_MAX = 4096
@@ -77,26 +79,31 @@ def encode_head(head: g.Head) -> bytes:
     )
 
 
-def encode_data_head(cluster_id: int) -> bytes:
+def encode_data_head(cluster_id: int, version: int, *, is_piece: bool = False) -> bytes:
     """The head of each data frame: it names its cluster.
 
     Both heads begin with a letter, so no frame can be taken for an introduction (`node.hello`).
     """
-    return DATA_HEAD.pack(DATA_MAGIC, WIRE_VERSION, cluster_id)
+    return DATA_HEAD.pack(DATA_MAGIC, version, PIECE if is_piece else ENVELOPES, cluster_id)
 
 
-def decode_data_head(frame: bytes) -> int:
-    """The cluster id of a data frame; its envelopes begin at `DATA_HEAD.size`.
+def decode_data_head(frame: bytes, *, is_piece: bool = False) -> int:
+    """The cluster id of a data frame; what it carries begins at `DATA_HEAD.size`.
 
     Raises `WireError` when it is no data frame of ours.
     """
     if len(frame) < DATA_HEAD.size:
         raise WireError("malformed", f"a data frame of {len(frame)} bytes")
-    magic, version, cluster_id = DATA_HEAD.unpack_from(frame)
+    magic, version, content, cluster_id = DATA_HEAD.unpack_from(frame)
     if magic != DATA_MAGIC:
         raise WireError("malformed", f"a data frame that begins with {magic!r}")
-    if version != WIRE_VERSION:
-        raise WireError("wire-version", f"wire version {version}, ours is {WIRE_VERSION}")
+    if not DATA_VERSION_MIN <= version <= DATA_VERSION_MAX:
+        raise WireError(
+            "wire-version",
+            f"data version {version}, this node reads {DATA_VERSION_MIN} to {DATA_VERSION_MAX}",
+        )
+    if content != (PIECE if is_piece else ENVELOPES) and version > 1:
+        raise WireError("malformed", f"a data frame with content {content}")
     return int(cluster_id)
 
 

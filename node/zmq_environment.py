@@ -22,6 +22,7 @@ from pathlib import Path
 from gossip.membership import NodeId
 from node.environment import Environment, HostFacts, StateStore
 from node.errors import SettingsError
+from node.keys import KeyDirectory
 from node.zmq_transport import FRAME_BYTES_MAX, TransportLimits, ZmqTransport
 
 log = logging.getLogger(__name__)
@@ -287,7 +288,7 @@ def real_environment(
     port: int | None = None,
     data_port: int = 0,
     insecure: bool = False,
-    wire_version: int = 1,
+    keys: str | Path | None = None,
     frame_bytes_max: int = FRAME_BYTES_MAX,
     limits: TransportLimits | None = None,
     state_dir: str | Path | None = None,
@@ -296,8 +297,9 @@ def real_environment(
     """The environment of a node on this machine; nothing is bound or read yet.
 
     `port` None: a purely local system without sockets. `state_dir` None: members are remembered
-    in memory only. Raises `SettingsError` for a wrong host or port, and for a directory that
-    cannot be written in.
+    in memory only. `keys`: the directory of a node's keys; only nodes whose keys it trusts can
+    connect. Raises `SettingsError` for a wrong host or port, for a state directory that cannot be
+    written in, and for keys that cannot be used.
     """
     transport = None
     if port is not None:
@@ -306,8 +308,8 @@ def real_environment(
             port,
             data_port,
             loop=loop,
-            wire_version=wire_version,
             insecure=insecure,
+            keys=None if keys is None else KeyDirectory(keys),
             frame_bytes_max=frame_bytes_max,
             limits=limits,
         )

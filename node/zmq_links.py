@@ -4,8 +4,10 @@ Decides: when a link is dialled, what waits and what is dropped meanwhile, and w
 ended. Does not decide what a lost link means: `Inbox.link_lost` tells the node. Made by
 `node.zmq_transport`.
 
-Budget: `bench tell_remote`; per payload one dict look-up and one append, per turn one callback
-for all links.
+What waits is in the link's `node.outbox`, which also makes the frames.
+
+Budget: `bench messaging`, rows remote_*; per frame one send, per turn one callback for all links;
+nothing per message.
 
 Life of a link: payloads wait in our own queue until the ZMTP handshake is done, so libzmq never
 holds anything that could reach another process than the one that was meant. A connection is never
@@ -18,18 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import zmq
 
 from gossip.membership import NodeId
 from node.addresses import endpoint, packed_number, resolve, without_brackets
+from node.outbox import Frame, Outbox
 from node.zmq_monitor import SocketMonitor
-
-# A frame is filled up to here; a single larger payload is a frame of its own.
-FRAME_BYTES_TARGET = 64 * 1024
 
 _PACES_MAX = 4096
 _HANDSHAKE_FAILED = (
@@ -40,6 +41,9 @@ _HANDSHAKE_FAILED = (
 _EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | _HANDSHAKE_FAILED
 )
+
+
+Queue = TypeVar("Queue", bound=Outbox)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,7 @@ class LinkTiming:
     unacked_s: float = 10.0
 
 
-class _Link:
+class _Link(Generic[Queue]):
     """The way to one peer. Without a socket it waits for `redial`; `give_up` ends the wait."""
 
     __slots__ = (
@@ -74,23 +78,24 @@ class _Link:
         "dirty",
         "give_up",
         "has_heartbeat",
+        "held",
         "hello",
         "monitor",
+        "outbox",
         "peer",
         "port",
-        "queue",
         "redial",
         "resolving",
-        "size",
         "socket",
         "up",
     )
 
+    outbox: Queue
+
     def __init__(self, peer: NodeId, port: int) -> None:
         self.peer = peer
         self.port = port
-        self.queue: deque[bytes] = deque()
-        self.size = 0  # bytes in the queue
+        self.held: Frame | None = None  # made, and not taken by the socket
         self.hello: bytes | None = None  # not yet handed to the socket
         self.up = False  # the handshake is done
         self.blocked = False  # the socket takes nothing more; its descriptor tells when it does
@@ -113,12 +118,12 @@ class _Pace:
     next_at: float = 0.0
 
 
-class Links:
+class Links(Generic[Queue]):
     """All outgoing links of one lane.
 
-    `hello(peer)` makes the introduction of a new connection, `head()` the bytes in front of each
-    frame, `dropped(peer, payload)` hears of each payload that will not be sent, `lost(peer)` of
-    each link that had been established and ended.
+    `hello(peer)` makes the introduction of a new connection, `make_outbox(peer, wake)` its queue,
+    `dropped(peer, item)` hears of each item that will not be sent, `lost(peer)` of each link that
+    had been established and ended.
     """
 
     def __init__(
@@ -127,70 +132,45 @@ class Links:
         loop: asyncio.AbstractEventLoop,
         timing: LinkTiming,
         *,
-        payload_bytes_max: int,
-        pending_bytes_max: int,
         links_max: int,
         options: dict[int, int],
         hello: Callable[[NodeId], bytes],
-        head: Callable[[], bytes],
-        dropped: Callable[[NodeId, bytes], None],
+        make_outbox: Callable[[NodeId, Callable[[], None]], Queue],
+        dropped: Callable[[NodeId, object], None],
         lost: Callable[[NodeId], None],
     ) -> None:
         self._context = context
         self._loop = loop
         self._timing = timing
-        self._payload_bytes_max = payload_bytes_max
-        self._pending_bytes_max = pending_bytes_max
         self._links_max = links_max
         self._options = options
         self._hello = hello
-        self._head = head
+        self._make_outbox = make_outbox
         self._dropped = dropped
         self._lost = lost
-        self._links: dict[NodeId, _Link] = {}
-        self._dirty: list[_Link] = []
+        self._links: dict[NodeId, _Link[Queue]] = {}
+        self._dirty: list[_Link[Queue]] = []
+        self._in_turn = False  # `flush_turn` is going to be called: no callback is needed
         self._paces: OrderedDict[tuple[str, int], _Pace] = OrderedDict()
         self._dial_count = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._closed = False
 
-    def has(self, peer: NodeId) -> bool:
-        """True when there is a link to `peer`, established or not."""
-        return peer in self._links
-
-    def send(self, to: NodeId, port: int, payload: bytes) -> None:
-        """Queue a payload for `to`; `port` is where its lane listens, used by a first dial.
-
-        Dropped at once when it is larger than `payload_bytes_max`, or when `pending_bytes_max`
-        bytes or `links_max` links are waiting already.
-        """
+    def outbox(self, to: NodeId) -> Queue | None:
+        """The queue of the link to `to`, if there is one, established or not."""
         link = self._links.get(to)
-        size = len(payload)
-        if (
-            size > self._payload_bytes_max
-            or self._closed
-            or (link is None and len(self._links) >= self._links_max)
-            or (link is not None and link.size + size > self._pending_bytes_max)
-        ):
-            self._dropped(to, payload)
-            return
-        if link is None:
-            link = self._links[to] = _Link(to, port)
-        link.queue.append(payload)
-        link.size += size
-        if link.up:
-            if link.blocked:
-                return
-            if link.size >= FRAME_BYTES_TARGET:
-                self._flush(link)
-            elif not link.dirty:
-                link.dirty = True
-                self._dirty.append(link)
-                if len(self._dirty) == 1:
-                    self._loop.call_soon(self._flush_dirty)
-        elif link.give_up is None:
-            link.give_up = self._loop.call_later(self._timing.establish_s, self._give_up, link)
-            self._dial_when_allowed(link)
+        return None if link is None else link.outbox
+
+    def dial(self, to: NodeId, port: int) -> Queue | None:
+        """A new link to `to`, whose lane listens at `port`; None when there are too many."""
+        if self._closed or len(self._links) >= self._links_max:
+            return None
+        link: _Link[Queue] = _Link(to, port)
+        link.outbox = self._make_outbox(to, lambda: self._woken(link))
+        self._links[to] = link
+        link.give_up = self._loop.call_later(self._timing.establish_s, self._give_up, link)
+        self._dial_when_allowed(link)
+        return link.outbox
 
     def close(self, peer: NodeId) -> None:
         """Drop the link to `peer` and what waits for it."""
@@ -217,17 +197,19 @@ class Links:
                 self._dial_when_allowed(link)
 
     async def idle(self) -> None:
-        """Wait until no payload waits here that has a way out, be it handed over or dropped.
+        """Wait until nothing waits here that has a way out, be it handed over or dropped.
 
         What waits for an address where nobody answers, or for whoever may be at a seed's, is not
         waited for.
         """
-        while any(link.queue and self._has_way_out(link) for link in self._links.values()):
+        while any(
+            link.outbox.pending_bytes and self._has_way_out(link) for link in self._links.values()
+        ):
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
             await waiter
 
-    def _has_way_out(self, link: _Link) -> bool:
+    def _has_way_out(self, link: _Link[Queue]) -> bool:
         pace = self._paces.get((link.peer.host, link.port))
         return link.up or (link.peer.uid != 0 and (pace is None or pace.failure_count == 0))
 
@@ -239,6 +221,28 @@ class Links:
 
     # -- sending ------------------------------------------------------------------------------
 
+    def begin_turn(self) -> None:
+        """Frames are handed out in this callback, and `flush_turn` follows at its end."""
+        self._in_turn = True
+
+    def flush_turn(self) -> None:
+        """Send what waits on all links now."""
+        self._in_turn = False
+        if self._dirty:
+            self._flush_dirty()
+
+    def _woken(self, link: _Link[Queue]) -> None:
+        """There is something new in its queue."""
+        if not link.up or link.blocked:
+            return
+        if link.dirty:
+            self._flush(link, full_only=True)
+            return
+        link.dirty = True
+        self._dirty.append(link)
+        if len(self._dirty) == 1 and not self._in_turn:
+            self._loop.call_soon(self._flush_dirty)
+
     def _flush_dirty(self) -> None:
         dirty, self._dirty = self._dirty, []
         for link in dirty:
@@ -247,42 +251,41 @@ class Links:
             if link.up and not link.blocked:
                 self._flush(link)
 
-    def _flush(self, link: _Link) -> None:
+    def _flush(self, link: _Link[Queue], *, full_only: bool = False) -> None:
         """Hand over frames until the queue is empty or the socket takes no more."""
-        socket = link.socket
+        socket, outbox = link.socket, link.outbox
         assert socket is not None
         try:
             if link.hello is not None:
                 socket.send(link.hello, zmq.NOBLOCK)
                 link.hello = None
-            while link.queue:
-                frame, batch = self._next_frame(link)
-                try:
-                    socket.send(frame, zmq.NOBLOCK)
-                except zmq.Again:
-                    link.queue.extendleft(reversed(batch))
-                    raise
-                link.size -= sum(map(len, batch))
+            while True:
+                frame = link.held
+                if frame is None:
+                    frame = outbox.next_frame(full_only=full_only)
+                    if frame is None:
+                        break
+                link.held = frame
+                parts = frame.parts
+                if len(parts) == 1:
+                    socket.send(parts[0], zmq.NOBLOCK)
+                else:
+                    # The pipe takes a message whole: after its first part it is not full.
+                    socket.send(parts[0], zmq.NOBLOCK | zmq.SNDMORE)
+                    socket.send(parts[1], zmq.NOBLOCK, copy=False)
+                link.held = None
+                outbox.sent(frame)
         except zmq.Again:
             # The descriptor is read only while blocked: else it would tell of each frame taken.
             link.blocked = True
             self._loop.add_reader(link.descriptor, self._on_writable, link)
             return
+        if not full_only:
+            outbox.is_dirty = False
         if self._idle_waiters:
             self._wake_idle()
 
-    def _next_frame(self, link: _Link) -> tuple[bytes, list[bytes]]:
-        """The bytes of the next frame, and the payloads in it (taken from the queue)."""
-        queue = link.queue
-        head = self._head()
-        batch = [queue.popleft()]
-        size = len(head) + len(batch[0])
-        while queue and size + len(queue[0]) <= FRAME_BYTES_TARGET:
-            size += len(queue[0])
-            batch.append(queue.popleft())
-        return b"".join([head, *batch]), batch
-
-    def _on_writable(self, link: _Link) -> None:
+    def _on_writable(self, link: _Link[Queue]) -> None:
         socket = link.socket
         if socket is None or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             return
@@ -292,7 +295,7 @@ class Links:
 
     # -- dialling -----------------------------------------------------------------------------
 
-    def _pace_of(self, link: _Link) -> _Pace:
+    def _pace_of(self, link: _Link[Queue]) -> _Pace:
         key = (link.peer.host, link.port)
         pace = self._paces.setdefault(key, _Pace())
         self._paces.move_to_end(key)
@@ -300,7 +303,7 @@ class Links:
             self._paces.popitem(last=False)
         return pace
 
-    def _dial_when_allowed(self, link: _Link) -> None:
+    def _dial_when_allowed(self, link: _Link[Queue]) -> None:
         self._cancel_dial(link)
         delay_s = self._pace_of(link).next_at - time.monotonic()
         if delay_s > 0:
@@ -308,7 +311,7 @@ class Links:
         else:
             self._dial(link)
 
-    def _dial(self, link: _Link) -> None:
+    def _dial(self, link: _Link[Queue]) -> None:
         link.redial = None
         pace = self._pace_of(link)
         link.dialled_at = time.monotonic()
@@ -318,7 +321,7 @@ class Links:
         else:
             link.resolving = self._loop.create_task(self._resolve_and_connect(link))
 
-    async def _resolve_and_connect(self, link: _Link) -> None:
+    async def _resolve_and_connect(self, link: _Link[Queue]) -> None:
         numbers = await resolve(link.peer.host)
         link.resolving = None
         if numbers:
@@ -327,7 +330,7 @@ class Links:
         else:
             self._attempt_failed(link, at_once=False)
 
-    def _connect(self, link: _Link, number: str) -> None:
+    def _connect(self, link: _Link[Queue], number: str) -> None:
         self._dial_count += 1
         try:
             socket = link.socket = self._context.socket(zmq.DEALER)
@@ -350,7 +353,7 @@ class Links:
             # No descriptors left, or an address libzmq cannot parse.
             self._attempt_failed(link, at_once=False)
 
-    def _set_heartbeat(self, link: _Link, socket: zmq.Socket[bytes]) -> None:
+    def _set_heartbeat(self, link: _Link[Queue], socket: zmq.Socket[bytes]) -> None:
         timing = self._timing
         beating = sum(other.has_heartbeat for other in self._links.values())
         if beating < timing.heartbeat_links_max:
@@ -360,7 +363,7 @@ class Links:
 
     # -- what the monitor tells ---------------------------------------------------------------
 
-    def _on_event(self, link: _Link, event: int) -> None:
+    def _on_event(self, link: _Link[Queue], event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._established(link)
         elif link.up:
@@ -374,7 +377,7 @@ class Links:
             refused = event == zmq.EVENT_CLOSED and elapsed_s < self._timing.connect_s
             self._attempt_failed(link, at_once=refused)
 
-    def _established(self, link: _Link) -> None:
+    def _established(self, link: _Link[Queue]) -> None:
         link.up = True
         if link.give_up is not None:
             link.give_up.cancel()
@@ -385,7 +388,7 @@ class Links:
         link.socket.getsockopt(zmq.EVENTS)  # lets the socket learn of its new pipe
         self._flush(link)
 
-    def _attempt_failed(self, link: _Link, *, at_once: bool) -> None:
+    def _attempt_failed(self, link: _Link[Queue], *, at_once: bool) -> None:
         self._shut(link, 0)
         pace = self._pace_of(link)
         timing = self._timing
@@ -399,13 +402,13 @@ class Links:
             if self._idle_waiters:
                 self._wake_idle()
 
-    def _give_up(self, link: _Link) -> None:
+    def _give_up(self, link: _Link[Queue]) -> None:
         link.give_up = None
         if link.socket is not None:
             self._pace_of(link).failure_count += 1
         self._end(link)
 
-    def _end(self, link: _Link, linger_ms: int = 0) -> None:
+    def _end(self, link: _Link[Queue], linger_ms: int = 0) -> None:
         """Forget a link; each payload that waits is reported as dropped."""
         del self._links[link.peer]
         self._shut(link, linger_ms)
@@ -413,14 +416,15 @@ class Links:
         if link.give_up is not None:
             link.give_up.cancel()
             link.give_up = None
-        waiting, link.queue = link.queue, deque()
-        link.size = 0
-        for payload in waiting:
-            self._dropped(link.peer, payload)
+        held, link.held = link.held, None
+        link.outbox.close()
+        lost = [*(held.items if held is not None else ()), *link.outbox.drain()]
+        for item in lost:
+            self._dropped(link.peer, item)
         if self._idle_waiters:
             self._wake_idle()
 
-    def _cancel_dial(self, link: _Link) -> None:
+    def _cancel_dial(self, link: _Link[Queue]) -> None:
         if link.redial is not None:
             link.redial.cancel()
             link.redial = None
@@ -428,7 +432,7 @@ class Links:
             link.resolving.cancel()
             link.resolving = None
 
-    def _shut(self, link: _Link, linger_ms: int) -> None:
+    def _shut(self, link: _Link[Queue], linger_ms: int) -> None:
         """Close the socket of a link, its monitor first."""
         if link.monitor is not None:
             link.monitor.close()

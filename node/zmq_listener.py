@@ -4,7 +4,9 @@ Decides: whose frames are handed on. A frame's sender is the process that introd
 (`node.hello`); a frame on any other connection is refused with a reason. Does not decide what a
 frame means. Made by `node.zmq_transport`.
 
-Budget: `bench tell_remote`; per frame two receives, one option read, one table look-up.
+Budget: `bench messaging`, rows remote_* and bulk_*; per frame two receives, one option read, one
+table look-up. What is read in one turn is bounded in frames and in bytes; at its end the actors it
+woke run and what they sent leaves, all within one callback.
 
 Reasons given to `Inbox.frame_refused`:
 
@@ -32,7 +34,7 @@ import zmq
 
 from gossip.membership import NodeId
 from node.addresses import endpoint
-from node.environment import Inbox, Lane
+from node.environment import Inbox, Lane, LinkMemory
 from node.hello import MAGIC, Hello, HelloRefusal, unpack_hello
 from node.zmq_monitor import SocketMonitor
 
@@ -58,9 +60,12 @@ class _Connection:
     dialled as "whoever is there" and, once it is known, as itself, and both links go on.
     """
 
-    __slots__ = ("key", "link_number", "sender")
+    __slots__ = ("key", "link_number", "memory", "sender")
 
-    def __init__(self, sender: NodeId, meant_uid: int, link_number: int) -> None:
+    def __init__(
+        self, sender: NodeId, meant_uid: int, link_number: int, memory: LinkMemory
+    ) -> None:
+        self.memory = memory
         self.sender = sender
         self.key = (sender, meant_uid)
         self.link_number = link_number
@@ -80,16 +85,24 @@ class Listener:
         context: zmq.Context[zmq.Socket[bytes]],
         loop: asyncio.AbstractEventLoop,
         *,
-        wire_version: int,
+        versions: tuple[int, int],
         connections_max: int,
         drain_frames_max: int,
+        drain_bytes_max: int,
+        message_bytes_max: int,
+        turn_begin: Callable[[], None],
+        turn_end: Callable[[], None],
     ) -> None:
         self._lane = lane
         self._context = context
         self._loop = loop
-        self._wire_version = wire_version
+        self._versions = versions
         self._connections_max = connections_max
         self._drain_frames_max = drain_frames_max
+        self._drain_bytes_max = drain_bytes_max
+        self._message_bytes_max = message_bytes_max
+        self._turn_begin = turn_begin
+        self._turn_end = turn_end
         self._introduced: OrderedDict[bytes, _Connection] = OrderedDict()
         self._refused: OrderedDict[bytes, HelloRefusal] = OrderedDict()
         self._current: dict[tuple[NodeId, int], bytes] = {}
@@ -99,7 +112,6 @@ class Listener:
         self._scheduled = False
         self._self_uid = 0
         self._inbox: Inbox | None = None
-        self._deliver: Callable[[NodeId, bytes], None] = _nobody
         self._welcome: Callable[[Hello], None] = _nobody_else
         self._socket: zmq.Socket[bytes] | None = None
         self._descriptor = -1
@@ -136,14 +148,12 @@ class Listener:
         self,
         self_uid: int,
         inbox: Inbox,
-        deliver: Callable[[NodeId, bytes], None],
         welcome: Callable[[Hello], None],
     ) -> None:
-        """Begin to hand frames to `deliver`; `welcome` hears of each accepted Hello first."""
+        """Begin to hand frames to `inbox`; `welcome` hears of each accepted Hello first."""
         assert self._socket is not None, "bind comes before open"
         self._self_uid = self_uid
         self._inbox = inbox
-        self._deliver = deliver
         self._welcome = welcome
         self._descriptor = int(self._socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._descriptor, self._drain)
@@ -184,19 +194,25 @@ class Listener:
 
     def _drain(self) -> None:
         drained = False
+        self._turn_begin()
         try:
             drained = self._receive()
         finally:
             if not drained:  # the budget ran out, or the inbox raised: the edge is spent, go on
                 self._schedule()
+            self._turn_end()
 
     def _receive(self) -> bool:
         """Take at most a budget of frames; True when nothing is left."""
         introduced = self._introduced
+        is_data = self._lane is Lane.DATA
+        left_bytes = self._drain_bytes_max
         for _ in range(self._drain_frames_max):
             socket = self._socket
             if socket is None:
                 return True
+            if left_bytes <= 0:
+                return False
             try:
                 first = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
@@ -205,17 +221,37 @@ class Listener:
                 self._skipping = bool(socket.getsockopt(zmq.RCVMORE))
                 continue
             frame = socket.recv(zmq.NOBLOCK)
-            if socket.getsockopt(zmq.RCVMORE):
-                self._skipping = True
-                self._refuse("malformed", "a message of several parts")
-                continue
+            left_bytes -= len(frame)
             connection = introduced.get(first)
+            if socket.getsockopt(zmq.RCVMORE):
+                if connection is None or not is_data:
+                    self._skipping = True
+                    self._refuse("malformed", "a message of several parts")
+                else:
+                    left_bytes -= self._take_piece(socket, connection, frame)
+                continue
             if connection is None or frame.startswith(MAGIC) or not frame:
                 self._take_unusual(first, frame, connection)
                 continue
             introduced.move_to_end(first)
-            self._deliver(connection.sender, frame)
+            inbox = self._inbox
+            assert inbox is not None
+            if is_data:
+                inbox.data_frame(connection.sender, frame, connection.memory)
+            else:
+                inbox.control_frame(connection.sender, frame)
         return False
+
+    def _take_piece(self, socket: zmq.Socket[bytes], connection: _Connection, header: bytes) -> int:
+        """The second half of a message of two: a piece of a large one. Returns its size."""
+        piece = socket.recv(zmq.NOBLOCK, copy=False)
+        if socket.getsockopt(zmq.RCVMORE):
+            self._skipping = True
+            self._refuse("malformed", "a message of several parts")
+            return len(piece)
+        if self._inbox is not None:
+            self._inbox.data_piece(connection.sender, header, piece.buffer, connection.memory)
+        return len(piece)
 
     def _take_unusual(self, routing_id: bytes, frame: bytes, known: _Connection | None) -> None:
         """A frame that is not simply the next one of an introduced connection."""
@@ -227,7 +263,7 @@ class Listener:
             return
         refusal = self._refused.get(routing_id)
         if refusal is None:
-            hello = unpack_hello(frame, self._wire_version, self._lane)
+            hello = unpack_hello(frame, self._versions, self._lane)
             refusal = (
                 hello if isinstance(hello, HelloRefusal) else self._introduce(routing_id, hello)
             )
@@ -256,7 +292,12 @@ class Listener:
         elif len(self._introduced) >= self._connections_max:
             _, forgotten = self._introduced.popitem(last=False)
             del self._current[forgotten.key]
-        connection = _Connection(hello.sender, hello.meant_uid, hello.link_number)
+        connection = _Connection(
+            hello.sender,
+            hello.meant_uid,
+            hello.link_number,
+            LinkMemory(self._message_bytes_max),
+        )
         self._introduced[routing_id] = connection
         self._current[connection.key] = routing_id
         self._welcome(hello)
@@ -311,10 +352,6 @@ def _failure(event: int, value: int) -> str:
         # libzmq leaves EAGAIN behind when the time for the handshake is over.
         return "a timeout" if value == errno.EAGAIN else os.strerror(value)
     return f"ZMTP error {value:#x}"
-
-
-def _nobody(_sender: NodeId, _frame: bytes) -> None:
-    """Until `open`."""
 
 
 def _nobody_else(_hello: Hello) -> None:

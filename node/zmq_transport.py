@@ -20,15 +20,19 @@ import logging
 import socket
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import zmq
 
 from gossip.membership import NodeId
 from node.addresses import is_loopback, is_wildcard, resolve
-from node.environment import DialOutcome, Inbox, Lane
+from node.environment import DataLink, DialOutcome, Inbox, Lane
 from node.errors import AddressInUseError, SettingsError
 from node.hello import Hello, pack_hello
-from node.zmq_links import FRAME_BYTES_TARGET, Links, LinkTiming
+from node.keys import KeyDirectory
+from node.outbox import FRAME_BYTES_TARGET, ControlOutbox, DataOutbox
+from node.wire import DATA_VERSION_MAX, DATA_VERSION_MIN
+from node.zmq_links import Links, LinkTiming
 from node.zmq_listener import Listener
 
 log = logging.getLogger(__name__)
@@ -54,7 +58,7 @@ class TransportLimits:
     the sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
     `links_max`: outgoing links per lane; `connections_max`: incoming ones remembered per lane;
     `ports_max`: learned data ports. `frames_high_mark`: frames per link inside libzmq, on each
-    side. `drain_frames_max`: frames taken in one turn of the loop, per lane.
+    side. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per lane.
     """
 
     control_frame_bytes_max: int = 256 * 1024
@@ -65,6 +69,7 @@ class TransportLimits:
     ports_max: int = 16_384
     frames_high_mark: int = 32
     drain_frames_max: int = 64
+    drain_bytes_max: int = 1024 * 1024
     timing: LinkTiming = field(default_factory=LinkTiming)
 
 
@@ -77,7 +82,7 @@ class ZmqTransport:
     of its frame) must be the same on all nodes: a sender drops what a receiver would refuse.
 
     `control_dropped_count` counts control payloads that were not sent. `Inbox.data_dropped` may
-    be called from within `send_data`, `close_links` and `close`.
+    be called from within `close_links` and `close`.
     """
 
     def __init__(
@@ -87,8 +92,9 @@ class ZmqTransport:
         data_port: int = 0,
         *,
         loop: asyncio.AbstractEventLoop,
-        wire_version: int = 1,
+        versions: tuple[int, int] = (DATA_VERSION_MIN, DATA_VERSION_MAX),
         insecure: bool = False,
+        keys: KeyDirectory | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         limits: TransportLimits | None = None,
     ) -> None:
@@ -110,20 +116,23 @@ class ZmqTransport:
         self.control_port = control_port
         self.data_port = data_port
         self.control_dropped_count = 0
+        self.public_key = b"" if keys is None else keys.pair.public
         self._loop = loop
-        self._wire_version = wire_version
+        self._versions = versions
         self._insecure = insecure
+        self._keys = keys
         self._frame_bytes_max = frame_bytes_max
         self._limits = limits or TransportLimits()
         self._contexts: dict[Lane, zmq.Context[zmq.Socket[bytes]]] = {}
         self._listeners: dict[Lane, Listener] = {}
-        self._control: Links | None = None
-        self._data: Links | None = None
+        self._control: Links[ControlOutbox] | None = None
+        self._data: Links[DataOutbox] | None = None
         self._self_id: NodeId | None = None
         self._inbox: Inbox | None = None
         self._link_number = 0
-        self._learned_ports: OrderedDict[NodeId, int] = OrderedDict()
-        self._heard_ports: OrderedDict[NodeId, int] = OrderedDict()
+        # data port and newest version, from member records and from introductions
+        self._learned: OrderedDict[NodeId, tuple[int, int]] = OrderedDict()
+        self._heard: OrderedDict[NodeId, tuple[int, int]] = OrderedDict()
         self._closed = False
 
     # -- binding ------------------------------------------------------------------------------
@@ -175,9 +184,13 @@ class ZmqTransport:
             lane,
             context,
             self._loop,
-            wire_version=self._wire_version,
+            versions=self._versions,
             connections_max=limits.connections_max,
             drain_frames_max=limits.drain_frames_max,
+            drain_bytes_max=limits.drain_bytes_max,
+            message_bytes_max=self._frame_bytes_max,
+            turn_begin=self._turn_begin,
+            turn_end=self._turn_end,
         )
         payload_bytes_max = (
             self._frame_bytes_max if lane is Lane.DATA else limits.control_frame_bytes_max
@@ -213,31 +226,39 @@ class ZmqTransport:
         self._self_id = self_id
         self._inbox = inbox
         limits = self._limits
-        self._control = self._make_links(
-            Lane.CONTROL, inbox, limits.control_frame_bytes_max, limits.control_pending_bytes_max
+        control_bytes_max, data_bytes_max = (
+            limits.control_pending_bytes_max,
+            limits.data_pending_bytes_max,
         )
-        self._data = self._make_links(
-            Lane.DATA, inbox, self._frame_bytes_max, limits.data_pending_bytes_max
+        self._control = Links(
+            **self._link_options(Lane.CONTROL, inbox),
+            make_outbox=lambda _peer, wake: ControlOutbox(
+                inbox.control_head, wake, pending_bytes_max=control_bytes_max
+            ),
+            dropped=self._control_dropped,
         )
-        self._listeners[Lane.CONTROL].open(
-            self_id.uid, inbox, inbox.control_frame, self._on_introduced
+        self._data = Links(
+            **self._link_options(Lane.DATA, inbox),
+            make_outbox=lambda peer, wake: DataOutbox(
+                inbox.data_head,
+                wake,
+                version=min(self._versions[1], self._known(peer)[1]),
+                pending_bytes_max=data_bytes_max,
+            ),
+            dropped=inbox.data_dropped,
         )
-        self._listeners[Lane.DATA].open(self_id.uid, inbox, inbox.data_frame, self._on_introduced)
+        for listener in self._listeners.values():
+            listener.open(self_id.uid, inbox, self._on_introduced)
 
-    def _make_links(
-        self, lane: Lane, inbox: Inbox, payload_bytes_max: int, pending_bytes_max: int
-    ) -> Links:
+    def _link_options(self, lane: Lane, inbox: Inbox) -> dict[str, Any]:
         limits = self._limits
         timing = limits.timing
-        is_control = lane is Lane.CONTROL
-        return Links(
-            self._contexts[lane],
-            self._loop,
-            timing if is_control else replace(timing, heartbeat_links_max=0),
-            payload_bytes_max=payload_bytes_max,
-            pending_bytes_max=pending_bytes_max,
-            links_max=limits.links_max,
-            options={
+        return {
+            "context": self._contexts[lane],
+            "loop": self._loop,
+            "timing": timing if lane is Lane.CONTROL else replace(timing, heartbeat_links_max=0),
+            "links_max": limits.links_max,
+            "options": {
                 zmq.LINGER: 0,
                 zmq.IMMEDIATE: 1,
                 zmq.SNDHWM: limits.frames_high_mark,
@@ -250,24 +271,36 @@ class ZmqTransport:
                 zmq.TCP_MAXRT: int(timing.unacked_s * 1000),
                 **_KEEPALIVE,
             },
-            hello=lambda peer: self._hello(peer, lane),
-            head=inbox.control_head if is_control else inbox.data_head,
-            dropped=self._control_dropped if is_control else inbox.data_dropped,
-            lost=lambda peer: inbox.link_lost(peer, lane),
-        )
+            "hello": lambda peer: self._hello(peer, lane),
+            "lost": lambda peer: inbox.link_lost(peer, lane),
+        }
+
+    def _turn_begin(self) -> None:
+        """Frames are going to be handed in: what they cause is sent at the end of this turn."""
+        if self._control is not None and self._data is not None:
+            self._control.begin_turn()
+            self._data.begin_turn()
+
+    def _turn_end(self) -> None:
+        if self._inbox is not None:
+            self._inbox.turn_end()
+        if self._control is not None and self._data is not None:
+            self._control.flush_turn()
+            self._data.flush_turn()
 
     def _hello(self, peer: NodeId, lane: Lane) -> bytes:
         assert self._self_id is not None
         self._link_number += 1
-        hello = Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number)
-        return pack_hello(hello, self._wire_version)
+        return pack_hello(
+            Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number, *self._versions)
+        )
 
-    def _control_dropped(self, _peer: NodeId, _payload: bytes) -> None:
+    def _control_dropped(self, _peer: NodeId, _payload: object) -> None:
         self.control_dropped_count += 1
 
     def _on_introduced(self, hello: Hello) -> None:
         sender = hello.sender
-        self._remember_port(self._heard_ports, sender, hello.data_port)
+        self._remember(self._heard, sender, hello.data_port, hello.version_max)
         assert self._control is not None
         assert self._data is not None
         self._control.address_lives(sender.host, sender.port)
@@ -275,15 +308,21 @@ class ZmqTransport:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def learn(self, peer: NodeId, data_port: int) -> None:
-        """The data port of a peer, from its member record; believed before what it said itself."""
-        self._remember_port(self._learned_ports, peer, data_port)
+    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
+        """What a peer's member record says; believed before what it said itself."""
+        self._remember(self._learned, peer, data_port, protocol_max)
 
-    def _remember_port(self, ports: OrderedDict[NodeId, int], peer: NodeId, port: int) -> None:
-        ports[peer] = port
-        ports.move_to_end(peer)
-        if len(ports) > self._limits.ports_max:
-            ports.popitem(last=False)
+    def _remember(
+        self, known: OrderedDict[NodeId, tuple[int, int]], peer: NodeId, port: int, version: int
+    ) -> None:
+        known[peer] = (port, version)
+        known.move_to_end(peer)
+        if len(known) > self._limits.ports_max:
+            known.popitem(last=False)
+
+    def _known(self, peer: NodeId) -> tuple[int, int]:
+        """A peer's data port (0: unknown) and the newest version it speaks."""
+        return self._learned.get(peer) or self._heard.get(peer) or (0, self._versions[0])
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue one msgpack message; flushed with the others of this loop turn behind one head.
@@ -291,22 +330,24 @@ class ZmqTransport:
         Not sent (too large, too much waiting, no link within `establish_s`): counted in
         `control_dropped_count`.
         """
-        assert self._control is not None, "open comes before send"
-        self._control.send(to, to.port, payload)
+        links = self._control
+        assert links is not None, "open comes before send"
+        outbox = None
+        if len(payload) <= self._limits.control_frame_bytes_max:
+            outbox = links.outbox(to) or links.dial(to, to.port)
+        if outbox is None or not outbox.push(payload):
+            self.control_dropped_count += 1
 
-    def send_data(self, to: NodeId, payload: bytes) -> None:
-        """Queue one msgpack envelope; not sent = `Inbox.data_dropped`, at once or later."""
+    def data_link(self, to: NodeId) -> DataLink | None:
+        """The link to a peer's data lane, dialled if there is none; None when its port is not
+        known, or there are too many links."""
         links = self._data
         assert links is not None, "open comes before send"
-        if links.has(to):
-            links.send(to, 0, payload)
-            return
-        port = self._learned_ports.get(to) or self._heard_ports.get(to)
-        if port is None:
-            assert self._inbox is not None
-            self._inbox.data_dropped(to, payload)
-        else:
-            links.send(to, port, payload)
+        outbox = links.outbox(to)
+        if outbox is not None:
+            return outbox
+        port = self._known(to)[0]
+        return links.dial(to, port) if port else None
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; what is queued there is dropped.

@@ -12,19 +12,27 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gossip.membership import NodeId
-from node.environment import DialOutcome, Inbox, Lane
+from node.environment import DataLink, DialOutcome, Inbox, Lane, LinkMemory
+from node.outbox import ControlOutbox, DataOutbox
 from node.testkit.loop import SimLoop
 from node.testkit.network import SimNetwork
+from node.wire import DATA_VERSION_MAX, DATA_VERSION_MIN
 
-FRAME_BYTES_TARGET = 64 * 1024
 CONTROL_PAYLOAD_BYTES_MAX = 255 * 1024
 CONTROL_PENDING_BYTES_MAX = 4 * 1024 * 1024
-DATA_PAYLOAD_BYTES_MAX = 8 * 1024 * 1024
+DATA_MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 DATA_PENDING_BYTES_MAX = 64 * 1024 * 1024
 LINKS_MAX = 4096
+FLYING_BYTES_MAX = 4 * 1024 * 1024  # what sockets and kernels hold of one link
 ESTABLISH_S = 2.0
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
+
+
+class PieceFrame(bytes):
+    """A frame in two halves, as one; the second half begins at `half`."""
+
+    half: int
 
 
 class Link:
@@ -39,15 +47,17 @@ class Link:
         "lane",
         "lane_name",
         "last_arrival",
+        "memory",
         "number",
+        "outbox",
         "owner",
         "path",
         "peer",
         "port",
-        "queue",
-        "size",
         "target",
     )
+
+    outbox: ControlOutbox | DataOutbox
 
     def __init__(self, owner: SimTransport, peer: NodeId, lane: Lane, port: int) -> None:
         self.owner = owner
@@ -60,8 +70,7 @@ class Link:
         self.number = 0
         self.accepted = False  # by the process at its end, as the latest one of its owner
         self.target: SimTransport | None = None
-        self.queue: list[bytes] = []
-        self.size = 0  # bytes in the queue
+        self.memory = LinkMemory(DATA_MESSAGE_BYTES_MAX)  # of whoever reads it
         self.flying = 0  # bytes given to the network and not yet read
         self.last_arrival = 0.0
         self.dirty = False
@@ -82,7 +91,7 @@ class SimTransport:
     """One process' sockets; see `node.environment.Transport`.
 
     `control_dropped_count` counts control payloads that were not sent. `Inbox.data_dropped` may be
-    called from within `send_data`, `close_links` and `close`.
+    called from within `close_links` and `close`.
     """
 
     def __init__(
@@ -99,9 +108,11 @@ class SimTransport:
         self.host = host
         self.control_port = control_port
         self.data_port = data_port
+        self.public_key = b""
         self.incoming: dict[Link, None] = {}
         self.ended = False
         self.control_dropped_count = 0
+        self.versions = (DATA_VERSION_MIN, DATA_VERSION_MAX)
         self._loop = loop
         self._self_id: NodeId | None = None
         self._inbox: Inbox | None = None
@@ -110,8 +121,8 @@ class SimTransport:
         self._control_links = self._links[Lane.CONTROL]
         self._data_links = self._links[Lane.DATA]
         self._introduced: dict[tuple[NodeId, int, str], Link] = {}
-        self._learned_ports: dict[NodeId, int] = {}
-        self._heard_ports: dict[NodeId, int] = {}
+        self._learned: dict[NodeId, tuple[int, int]] = {}  # data port, newest version
+        self._heard: dict[NodeId, tuple[int, int]] = {}
         self._paces: dict[tuple[str, int], _Pace] = {}
         self._link_number = 0
         self._dirty: list[Link] = []
@@ -136,40 +147,38 @@ class SimTransport:
         for link, frame in early:
             self._call_soon(self.receive, link, frame)
 
-    def learn(self, peer: NodeId, data_port: int) -> None:
-        """The data port of a peer; believed before what it said itself."""
-        self._learned_ports[peer] = data_port
+    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
+        """What a peer's member record says; believed before what it said itself."""
+        self._learned[peer] = (data_port, protocol_max)
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue a control message; dropped and counted when it cannot be sent."""
         link = self._control_links.get(to)
-        size = len(payload)
         if (
-            size > CONTROL_PAYLOAD_BYTES_MAX
+            len(payload) > CONTROL_PAYLOAD_BYTES_MAX
             or self.ended
             or (link is None and len(self._control_links) >= LINKS_MAX)
-            or (link is not None and link.size + link.flying + size > CONTROL_PENDING_BYTES_MAX)
+            or (link is not None and link.flying > CONTROL_PENDING_BYTES_MAX)
         ):
             self.control_dropped_count += 1
-        else:
-            self._queue(link or self._dial_new(to, Lane.CONTROL, to.port), payload)
+            return
+        outbox = (link or self._dial_new(to, Lane.CONTROL, to.port)).outbox
+        if isinstance(outbox, ControlOutbox) and not outbox.push(payload):
+            self.control_dropped_count += 1
 
-    def send_data(self, to: NodeId, payload: bytes) -> None:
-        """Queue an envelope; what cannot be sent comes back through `Inbox.data_dropped`."""
+    def data_link(self, to: NodeId) -> DataLink | None:
+        """The link to a peer's data lane; see `node.environment.Transport`."""
         link = self._data_links.get(to)
-        size = len(payload)
-        port = 0
         if link is None:
-            port = self._learned_ports.get(to) or self._heard_ports.get(to) or 0
-        if (
-            size > DATA_PAYLOAD_BYTES_MAX
-            or self.ended
-            or (link is None and (not port or len(self._data_links) >= LINKS_MAX))
-            or (link is not None and link.size + link.flying + size > DATA_PENDING_BYTES_MAX)
-        ):
-            self._drop(to, payload)
-        else:
-            self._queue(link or self._dial_new(to, Lane.DATA, port), payload)
+            port = self._known(to)[0]
+            if self.ended or not port or len(self._data_links) >= LINKS_MAX:
+                return None
+            link = self._dial_new(to, Lane.DATA, port)
+        assert isinstance(link.outbox, DataOutbox)
+        return link.outbox
+
+    def _known(self, peer: NodeId) -> tuple[int, int]:
+        return self._learned.get(peer) or self._heard.get(peer) or (0, self.versions[0])
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; no `link_lost` follows, the next send dials anew."""
@@ -241,6 +250,8 @@ class SimTransport:
         network = self.network
         network.frames_delivered += 1
         link.flying -= len(frame)
+        if link.flying + len(frame) > FLYING_BYTES_MAX:
+            link.owner.interrupt(link.owner.arrived, link)
         network.note(link, "frame", frame)
         sender = link.introduced_as
         if not link.accepted and not self._introduce(link, self_id, inbox):
@@ -248,7 +259,12 @@ class SimTransport:
         if link.lane is Lane.CONTROL:
             inbox.control_frame(sender, frame)
         else:
-            inbox.data_frame(sender, frame)
+            if isinstance(frame, PieceFrame):
+                header, data = bytes(frame[: frame.half]), memoryview(frame)[frame.half :]
+                inbox.data_piece(sender, header, data, link.memory)
+            else:
+                inbox.data_frame(sender, frame, link.memory)
+            inbox.turn_end()
 
     def _introduce(self, link: Link, self_id: NodeId, inbox: Inbox) -> bool:
         """Accept the first frame of a link, or refuse every frame on it."""
@@ -266,7 +282,7 @@ class SimTransport:
         link.accepted = True
         self._introduced[sender, meant, link.lane_name] = link
         data_port = link.owner.data_port
-        self._heard_ports[sender] = data_port
+        self._heard[sender] = (data_port, link.owner.versions[1])
         # Who listens there lives: no need to wait any longer before dialling it.
         self._paces.pop((sender.host, sender.port), None)
         self._paces.pop((sender.host, data_port), None)
@@ -320,7 +336,9 @@ class SimTransport:
 
     def _dial_new(self, to: NodeId, lane: Lane, port: int) -> Link:
         assert self._self_id is not None, "open comes before send"
-        link = self._links[lane][to] = Link(self, to, lane, port)
+        link = Link(self, to, lane, port)
+        link.outbox = self._make_outbox(link)
+        self._links[lane][to] = link
         self._loop.call_later(ESTABLISH_S, self._give_up, link)
         self._dial_when_allowed(link)
         return link
@@ -345,14 +363,13 @@ class SimTransport:
             self._pace_of(link).failures += 1
             self._end(link)
 
-    def _queue(self, link: Link, payload: bytes) -> None:
-        link.queue.append(payload)
-        link.size += len(payload)
-        if link.target is None:
+    def _woken(self, link: Link) -> None:
+        """There is something new in its queue."""
+        if link.target is None or link.ended:
             return
-        if link.size >= FRAME_BYTES_TARGET:
-            self._flush(link)
-        elif not link.dirty:
+        if link.dirty:
+            self._flush(link, full_only=True)
+        else:
             link.dirty = True
             self._dirty.append(link)
             if len(self._dirty) == 1:
@@ -365,27 +382,47 @@ class SimTransport:
             if not link.ended:
                 self._flush(link)
 
-    def _flush(self, link: Link) -> None:
-        """Hand everything queued to the network, in frames as large as the real ones."""
-        inbox = self._inbox
-        assert inbox is not None
-        queue, link.queue = link.queue, []
-        link.size = 0
-        head_of = inbox.control_head if link.lane is Lane.CONTROL else inbox.data_head
-        first = 0
-        while first < len(queue):
-            head = head_of()
-            size = len(head) + len(queue[first])
-            end = first + 1
-            while end < len(queue) and size + len(queue[end]) <= FRAME_BYTES_TARGET:
-                size += len(queue[end])
-                end += 1
-            self.network.transmit(link, head + b"".join(queue[first:end]))
-            first = end
+    def _flush(self, link: Link, *, full_only: bool = False) -> None:
+        """Hand what is queued to the network, in the same frames as the real ones; a data link
+        that the reader does not empty takes no more than it would from a socket."""
+        outbox = link.outbox
+        while link.flying <= FLYING_BYTES_MAX:
+            frame = outbox.next_frame(full_only=full_only)
+            if frame is None:
+                outbox.is_dirty = outbox.is_dirty and full_only
+                break
+            if len(frame.parts) == 1:
+                self.network.transmit(link, bytes(frame.parts[0]))
+            else:
+                piece = PieceFrame(b"".join(frame.parts))
+                piece.half = len(frame.parts[0])
+                self.network.transmit(link, piece)
+            outbox.sent(frame)
         if self._idle_waiters:
             self._wake_idle()
 
-    def _forget(self, link: Link) -> list[bytes]:
+    def arrived(self, link: Link) -> None:
+        """The reader of a link has taken a frame out of its socket; runs on the owner's loop."""
+        if not link.ended and link.target is not None and link.outbox.is_dirty:
+            self._flush(link)
+
+    def _make_outbox(self, link: Link) -> ControlOutbox | DataOutbox:
+        inbox = self._inbox
+        assert inbox is not None
+
+        def wake() -> None:
+            self._woken(link)
+
+        if link.lane is Lane.CONTROL:
+            return ControlOutbox(
+                inbox.control_head, wake, pending_bytes_max=CONTROL_PENDING_BYTES_MAX
+            )
+        version = min(self.versions[1], self._known(link.peer)[1])
+        return DataOutbox(
+            inbox.data_head, wake, version=version, pending_bytes_max=DATA_PENDING_BYTES_MAX
+        )
+
+    def _forget(self, link: Link) -> list[object]:
         """Take the link out everywhere; returns what was queued."""
         link.ended = True
         link.path.dialling.pop(link, None)
@@ -395,25 +432,27 @@ class SimTransport:
         links = self._links[link.lane]
         if links.get(link.peer) is link:
             del links[link.peer]
-        queue, link.queue = link.queue, []
-        return queue
+        link.outbox.close()
+        return list(link.outbox.drain())
 
     def _end(self, link: Link) -> None:
         queue = self._forget(link)
         if link.lane is Lane.CONTROL:
             self.control_dropped_count += len(queue)
         else:
-            for payload in queue:
-                self._drop(link.peer, payload)
+            for item in queue:
+                self._drop(link.peer, item)
         if self._idle_waiters:
             self._wake_idle()
 
-    def _drop(self, peer: NodeId, payload: bytes) -> None:
+    def _drop(self, peer: NodeId, item: object) -> None:
         if self._inbox is not None:
-            self._inbox.data_dropped(peer, payload)
+            self._inbox.data_dropped(peer, item)
 
     def _is_waiting(self) -> bool:
-        return any(link.queue for links in self._links.values() for link in links.values())
+        return any(
+            link.outbox.pending_bytes for links in self._links.values() for link in links.values()
+        )
 
     def _wake_idle(self) -> None:
         waiters, self._idle_waiters = self._idle_waiters, []

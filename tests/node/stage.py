@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from gossip.membership import NodeId
 from node.actor import Actor
+from node.environment import LinkMemory
 from node.events import ActorFailed, DeadLetter
 from node.messages import Ask, message
+from node.names import Names
 from node.ref import ActorRef
 from node.runtime import Runtime
 from node.testkit.loop import SimClock, SimLoop
@@ -65,25 +67,61 @@ class Stage:
         return [letter.why.name for letter in self.letters]
 
 
+class Wire:
+    """A `DataLink` of a test: every message is a frame of its own, handed to `transmit`."""
+
+    def __init__(self, transmit: Callable[[bytes, object], None], version: int = 2) -> None:
+        self.version = version
+        self.names = Names() if version >= 2 else None
+        self.is_streaming = False
+        self.is_full = False
+        self.large: list[tuple[bytes, Sequence[bytes]]] = []
+        self._transmit = transmit
+
+    def send(self, payload: bytes, item: object, key: str) -> None:
+        self._transmit(payload, item)
+
+    def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
+        self.large.append((envelope, parts))
+
+    async def room(self) -> None:
+        """There always is."""
+
+
 class Pair(Stage):
     """Two nodes on one loop. A frame takes 1 ms; `cut` drops it and says so to the sender,
     `lossy` drops it silently."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 2) -> None:
         self.cut = self.lossy = False
         self.sent: list[tuple[NodeId, NodeId, bytes]] = []
-        super().__init__(A, send_data=lambda to, payload: self._send(A, to, payload))
-        self.far = self.make(B, send_data=lambda to, payload: self._send(B, to, payload))
+        self.links: dict[tuple[NodeId, NodeId], Wire] = {}
+        self.memories: dict[tuple[NodeId, NodeId], LinkMemory] = {}
+        self._version = version
+        super().__init__(A, data_link=lambda to: self.link(A, to))
+        self.far = self.make(B, data_link=lambda to: self.link(B, to))
         self.far_letters: list[DeadLetter] = []
         self.far.events.subscribe(DeadLetter, self.far_letters.append)
 
-    def _send(self, sender: NodeId, to: NodeId, payload: bytes) -> None:
+    def link(self, sender: NodeId, to: NodeId) -> Wire:
+        """The way from one to the other."""
+        if (sender, to) not in self.links:
+            self.links[sender, to] = Wire(
+                lambda payload, item: self._send(sender, to, payload, item), self._version
+            )
+        return self.links[sender, to]
+
+    def _send(self, sender: NodeId, to: NodeId, payload: bytes, item: object) -> None:
         self.sent.append((sender, to, payload))
         runtimes = {A: self.runtime, B: self.far}
+        memory = self.memories.setdefault((sender, to), LinkMemory(1 << 20))
         if self.cut or to not in runtimes:
-            self.loop.call_soon(runtimes[sender].data_dropped, to, payload)
+            del self.links[sender, to]  # a link takes its names with it
+            self.loop.call_soon(runtimes[sender].data_dropped, to, item)
         elif not self.lossy:
-            self.loop.call_later(0.001, runtimes[to].deliver_frame, sender, payload)
+            self.loop.call_later(0.001, runtimes[to].deliver_frame, sender, payload, memory)
+        else:
+            self.loop.call_later(0.001, runtimes[to].skip_frame, sender, payload, memory)
 
     def to_far(self, path: str, uid: int = 0) -> ActorRef[Any]:
         """Node A's ref to something on node B."""

@@ -67,11 +67,24 @@ def data_frames(system: ActorSystem) -> list[bytes]:
     """Good envelopes of every kind, to actors that are there and that are not."""
     view = system.cluster.view
     assert view is not None
-    head = w.encode_data_head(view.cluster_id)
+    head = w.encode_data_head(view.cluster_id, 2)
     envelopes = [
         [kind, path, 0, None, 7, "counter.add", [1], 0]
         for kind in range(8)
         for path in ("/user/counter", "/user/nobody", "/singleton/x", "/temp")
+    ]
+    envelopes += [
+        [19, 1, "/user/counter", 0],
+        [19, 2, "/user/nobody", 7],
+        [20, 3, "counter.add"],
+        [20, 4, "nobody.knows"],
+        [21, 5, None],
+        [16, 1, 3, [1]],
+        [16, 2, 4, [1]],
+        [16, 1, 3, [1], 5],
+        [17, 1, 3, [1], 7],
+        [18, 7, 1],
+        [99, 1, 2, 3],
     ]
     return [head + msgpack.packb(envelope) for envelope in envelopes]
 
@@ -111,16 +124,16 @@ async def test_noise_on_a_lane(
         reader = "decode" if is_control else "decode_data_head"
         original = getattr(w, reader)
 
-        def counted(frame: bytes) -> object:
+        def counted(frame: bytes, **options: bool) -> object:
             nonlocal read
             read += 1
-            return original(frame)
+            return original(frame, **options)
 
         # What came over the known connection is read here, one call a frame.
         monkeypatch.setattr(w, reader, counted)
         with zmq.Context() as context:
             known, unknown = dealer(context, port), dealer(context, port)
-            known.send(pack_hello(Hello(STRANGER, lane, 2, 0, 1), w.WIRE_VERSION))
+            known.send(pack_hello(Hello(STRANGER, lane, 2, 0, 1, 1, 2)))
             for number in range(FRAMES):
                 (known if number % 2 else unknown).send(noise(rng, whole))
                 if number % 500 == 0:

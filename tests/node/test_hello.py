@@ -33,14 +33,14 @@ def frame_of(fields: object) -> bytes:
 def test_what_was_packed_is_read(
     host: str, port: int, uid: int, lane: Lane, data_port: int, meant_uid: int, link_number: int
 ) -> None:
-    hello = Hello(NodeId(host, port, uid), lane, data_port, meant_uid, link_number)
-    assert unpack_hello(pack_hello(hello, 1), 1, lane) == hello
+    hello = Hello(NodeId(host, port, uid), lane, data_port, meant_uid, link_number, 1, 2)
+    assert unpack_hello(pack_hello(hello), (1, 2), lane) == hello
 
 
 @given(st.binary(max_size=600))
 def test_no_bytes_make_it_raise(noise: bytes) -> None:
     for frame in (noise, MAGIC + noise):
-        assert isinstance(unpack_hello(frame, 1, Lane.CONTROL), Hello | HelloRefusal)
+        assert isinstance(unpack_hello(frame, (1, 2), Lane.CONTROL), Hello | HelloRefusal)
 
 
 def changed(index: int, value: object) -> list[object]:
@@ -52,14 +52,17 @@ def changed(index: int, value: object) -> list[object]:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (changed(0, 2), "wire-version"),
-        ([2, "a later version may look", "quite different"], "wire-version"),
+        (changed(0, 3), "wire-version"),
+        ([*changed(0, 3), 4], "wire-version"),
+        ([3, "a later version may look", "quite different"], "wire-version"),
         (changed(0, "1"), "bad-hello"),
         (changed(0, True), "bad-hello"),
         ([], "bad-hello"),
         ({"version": 1}, "bad-hello"),
         (GOOD[:7], "bad-hello"),
-        ([*GOOD, 1], "bad-hello"),
+        ([*GOOD, 0], "bad-hello"),  # versions 1 to 0
+        ([*GOOD, "2"], "bad-hello"),
+        (changed(0, 0), "bad-hello"),
         (changed(1, 1), "bad-hello"),  # meant for the data lane
         (changed(2, ""), "bad-hello"),
         (changed(2, b"10.0.0.5"), "bad-hello"),
@@ -82,7 +85,7 @@ def changed(index: int, value: object) -> list[object]:
     ],
 )
 def test_a_wrong_introduction_is_refused_with_its_reason(fields: object, reason: str) -> None:
-    refusal = unpack_hello(frame_of(fields), 1, Lane.CONTROL)
+    refusal = unpack_hello(frame_of(fields), (1, 2), Lane.CONTROL)
     assert isinstance(refusal, HelloRefusal)
     assert refusal.reason == reason
     assert len(refusal.detail) < 200
@@ -102,11 +105,35 @@ def test_a_wrong_introduction_is_refused_with_its_reason(fields: object, reason:
     ],
 )
 def test_what_is_no_introduction_is_refused(frame: bytes, reason: str) -> None:
-    refusal = unpack_hello(frame, 1, Lane.CONTROL)
+    refusal = unpack_hello(frame, (1, 2), Lane.CONTROL)
     assert isinstance(refusal, HelloRefusal)
     assert refusal.reason == reason
 
 
-def test_both_versions_are_named() -> None:
-    refusal = unpack_hello(frame_of(changed(0, 2)), 1, Lane.CONTROL)
-    assert refusal == HelloRefusal("wire-version", "the peer speaks wire version 2, this node 1")
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [((1, 1), (1, 2)), ((1, 2), (1, 1)), ((2, 3), (1, 2)), ((1, 3), (2, 2))]
+)
+def test_neighbouring_versions_take_each_other(
+    theirs: tuple[int, int], ours: tuple[int, int]
+) -> None:
+    hello = Hello(NodeId("10.0.0.5", 25520, 7), Lane.DATA, 25521, 9, 3, *theirs)
+    assert unpack_hello(pack_hello(hello), ours, Lane.DATA) == hello
+
+
+def test_what_a_later_version_appends_is_ignored() -> None:
+    read = unpack_hello(frame_of([*GOOD, 3, {"what": "ever"}]), (1, 2), Lane.CONTROL)
+    assert isinstance(read, Hello)
+    assert (read.version_min, read.version_max) == (1, 3)
+
+
+def test_all_versions_are_named() -> None:
+    refusal = unpack_hello(frame_of([*changed(0, 7), 9]), (1, 2), Lane.CONTROL)
+    assert isinstance(refusal, HelloRefusal)
+    assert refusal.detail == "the peer speaks versions 7 to 9, this node 1 to 2"
+
+
+def test_golden_introduction() -> None:
+    """What the neighbouring versions read; change it only with the protocol."""
+    hello = Hello(NodeId("10.0.0.5", 25520, 7), Lane.CONTROL, 25521, 9, 3, 1, 2)
+    golden = "c1 74656e757265 99 01 00 a8 31302e302e302e35 cd63b0 07 cd63b1 09 03 02"
+    assert pack_hello(hello) == bytes.fromhex(golden)

@@ -12,6 +12,7 @@ import pytest
 
 from gossip.membership import NodeId
 from node.actor import Actor, on
+from node.environment import LinkMemory
 from node.errors import AskTimeoutError, DeadActorError, MessageError
 from node.events import DeadLetter, Why
 from node.mailbox import Delivery
@@ -19,7 +20,7 @@ from node.proxy import DRAIN_TIMEOUT_S, HOPS_MAX, PREFIX, RETRY_S, DrainMark, Si
 from node.ref import ActorRef
 from node.runtime import Runtime
 from singleton.effects import RouteSingleton
-from tests.node.stage import Add, Greet, Stage
+from tests.node.stage import Add, Greet, Stage, Wire
 
 TYPE = "ledger"
 A = NodeId("10.0.0.1", 25520, 1)
@@ -61,22 +62,33 @@ class Trio(Stage):
         self.cut: set[tuple[NodeId, NodeId]] = set()
         self.lossy: set[tuple[NodeId, NodeId]] = set()
         self.frames: list[tuple[NodeId, NodeId]] = []
+        self.links: dict[tuple[NodeId, NodeId], Wire] = {}
+        self.memories: dict[tuple[NodeId, NodeId], LinkMemory] = {}
         self.log: list[str] = []
         for node in (A, B, C):
-            runtime = self.make(node, send_data=lambda to, data, me=node: self._send(me, to, data))
+            runtime = self.make(node, data_link=lambda to, me=node: self._link(me, to))
             runtime.events.subscribe(DeadLetter, self.letters.append)
             self.nodes[node] = runtime
             self.proxies[node] = SingletonProxies(runtime)
             self.proxies[node].get(TYPE)
 
-    def _send(self, me: NodeId, to: NodeId, data: bytes) -> None:
+    def _link(self, me: NodeId, to: NodeId) -> Wire:
+        if (me, to) not in self.links:
+            self.links[me, to] = Wire(lambda data, item: self._send(me, to, data, item))
+        return self.links[me, to]
+
+    def _send(self, me: NodeId, to: NodeId, data: bytes, item: object) -> None:
         assert to != me, "a node never dials itself"
         self.frames.append((me, to))
+        memory = self.memories.setdefault((me, to), LinkMemory(1 << 20))
+        delay_s = self.delay_s.get((me, to), 0.001)
         if (me, to) in self.cut:
-            self.loop.call_soon(self.nodes[me].data_dropped, to, data)
-        elif (me, to) not in self.lossy:
-            delay_s = self.delay_s.get((me, to), 0.001)
-            self.loop.call_later(delay_s, self.nodes[to].deliver_frame, me, data)
+            del self.links[me, to]  # a link takes its names with it
+            self.loop.call_soon(self.nodes[me].data_dropped, to, item)
+        elif (me, to) in self.lossy:
+            self.loop.call_later(delay_s, self.nodes[to].skip_frame, me, data, memory)
+        else:
+            self.loop.call_later(delay_s, self.nodes[to].deliver_frame, me, data, memory)
 
     def ref(self, node: NodeId) -> ActorRef[Any]:
         """What a user on this node holds."""

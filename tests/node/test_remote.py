@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gossip.membership import NodeId
 from node.actor import Actor, on
+from node.environment import LinkMemory
 from node.errors import (
     ActorFailedError,
     AskTimeoutError,
@@ -23,7 +24,7 @@ from node.errors import (
 from node.mailbox import Delivery
 from node.messages import Ask, message
 from node.ref import ActorRef
-from tests.node.stage import A, Add, B, Collector, Greet, Pair, Unheard
+from tests.node.stage import A, Add, B, Collector, Greet, Pair, Unheard, Wire
 
 
 @message("test.remote.receipt")
@@ -144,7 +145,7 @@ def test_ask_fails_at_once_when_the_node_is_gone(how: str) -> None:
     pair, ref = shop()
     if how == "removed by address":
         ref = pair.runtime.ref_at(B._replace(uid=0), "/user/shop")
-        pair.runtime.remote._send_data = lambda _to, _payload: None
+        pair.runtime.remote._data_link = lambda _to: Wire(lambda _payload, _item: None)
     pair.cut = how == "dropped"
     asking = pair.loop.create_task(ref.ask(Buy(7)))
     pair.run_for(0.1)
@@ -184,8 +185,10 @@ def test_message_type_unknown_on_the_other_side() -> None:
     """Counted, a dead letter there, and the ask learns it; the link lives on (I-132)."""
     pair, ref = shop()
     known = msgpack.packb([1, "/user/shop", 0, None, 77, "nobody.knows", [1], 0], use_bin_type=True)
-    pair.far.deliver_frame(A, known)
-    pair.far.deliver_frame(A, msgpack.packb([0, "/user/shop", 0, None, 0, "test.add", ["x"], 0]))
+    pair.far.deliver_frame(A, known, LinkMemory(1 << 20))
+    pair.far.deliver_frame(
+        A, msgpack.packb([0, "/user/shop", 0, None, 0, "test.add", ["x"], 0]), LinkMemory(1 << 20)
+    )
     pair.run_for(0.01)
     assert [reason for reason, _ in pair.refused] == ["unreadable message"] * 2
     assert "no message type 'nobody.knows' is known here" in pair.refused[0][1]
@@ -244,7 +247,7 @@ def test_two_envelopes_in_one_frame() -> None:
     for name in "ab":
         pair.to_far("/user/c").tell(Greet(name))
     frame = b"".join(payload for _, _, payload in pair.sent)
-    pair.far.deliver_frame(A, memoryview(b"head" + frame)[4:])
+    pair.far.deliver_frame(A, memoryview(b"head" + frame)[4:], LinkMemory(1 << 20))
     pair.settle()
     assert seen == [Greet("a"), Greet("b")]
 
@@ -286,7 +289,7 @@ def test_no_frame_raises_or_stops_the_node(parts: list[Any]) -> None:
     """I-132, I-133: whatever a peer sends, also between good envelopes."""
     pair, ref = shop()
     frame = b"".join(p if isinstance(p, bytes) else msgpack.packb(p) for p in parts)
-    pair.far.deliver_frame(A, frame)
+    pair.far.deliver_frame(A, frame, LinkMemory(1 << 20))
     pair.runtime.data_dropped(B, frame)
     pair.run_for(0.1)
     assert pair.run(ref.ask(Buy(1))).amount == 1
@@ -296,6 +299,6 @@ def test_thousands_of_random_frames() -> None:
     pair, ref = shop()
     rng = random.Random(7)
     for _ in range(5_000):
-        pair.far.deliver_frame(A, rng.randbytes(rng.randrange(1, 60)))
+        pair.far.deliver_frame(A, rng.randbytes(rng.randrange(1, 60)), LinkMemory(1 << 20))
     assert len(pair.refused) >= 5_000
     assert pair.run(ref.ask(Buy(1))).amount == 1

@@ -12,7 +12,7 @@ import uvloop
 
 from gossip.membership import NodeId
 from node.actor import Actor, on
-from node.errors import ActorFailedError, DeadActorError, MessageError
+from node.errors import ActorFailedError, DeadActorError, MailboxFullError, MessageError
 from node.events import DeadLetter, EventStream
 from node.mailbox import BATCH, Delivery
 from node.ref import ActorRef
@@ -140,7 +140,7 @@ def test_full_mailbox_drops_the_newest() -> None:
     async def main() -> None:
         for name in "abc":
             ref.tell(Greet(name))
-        with pytest.raises(DeadActorError, match="the mailbox is full"):
+        with pytest.raises(MailboxFullError, match="the mailbox is full"):
             await ref.ask(Add(1))
 
     stage.run(main())

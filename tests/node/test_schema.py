@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import math
@@ -15,7 +16,15 @@ from hypothesis import strategies as st
 from gossip.membership import Member, NodeId, Status, Tombstone
 from node.errors import MessageError
 from node.messages import Ask, message
-from node.schema import CHECKS, DEPTH_MAX, answer_schema, schema_of, value_schema
+from node.schema import (
+    CHECKS,
+    DEPTH_MAX,
+    LARGE_BYTES_MIN,
+    Large,
+    answer_schema,
+    schema_of,
+    value_schema,
+)
 
 UserId = NewType("UserId", str)
 
@@ -238,13 +247,13 @@ def test_depth_of_any_is_bounded_also_for_a_list_in_itself() -> None:
 
 
 def test_annotations_that_cannot_travel_are_refused_when_compiled() -> None:
-    @message("test.schema.set")
-    class WithSet:
-        names: set[str]
+    @message("test.schema.deque")
+    class WithDeque:
+        names: collections.deque[str]
 
     @message("test.schema.ambiguous")
     class Ambiguous:
-        value: list[int] | tuple[str, ...]
+        value: tuple[int, int] | tuple[str, ...]
 
     @dataclasses.dataclass
     class Plain:
@@ -259,7 +268,7 @@ def test_annotations_that_cannot_travel_are_refused_when_compiled() -> None:
         value: Missing  # type: ignore[name-defined]  # noqa: F821 - that is the test
 
     for cls, text in [
-        (WithSet, r"WithSet\.names: set\[str\] cannot travel; use str"),
+        (WithDeque, r"WithDeque\.names: collections.deque\[str\] cannot travel; use str"),
         (Ambiguous, r"Ambiguous\.value: .* look the same on the wire"),
         (Unnamed, r"decorate Plain with @message"),
         (Unresolved, "Missing"),
@@ -280,6 +289,49 @@ def test_constructor_that_refuses_is_a_message_error() -> None:
 
     with pytest.raises(MessageError, match="Positive: refused by its own constructor"):
         schema_of(Positive).unpack([-1])
+
+
+def test_objects_from_the_wire_are_like_those_of_the_constructor() -> None:
+    """They are built without it where it only stores fields; nothing else may tell."""
+    built, line = schema_of(Line).unpack(["x", 3]), Line("x", 3)
+    assert (built, hash(built), repr(built), type(built)) == (line, hash(line), repr(line), Line)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        built.count = 4  # type: ignore[misc]  # that is the test
+    assert dataclasses.replace(built, item="y") == Line("y", 3)
+    assert isinstance(schema_of(Order).unpack(schema_of(Order).pack(order())), Ask)
+    spot = schema_of(Spot).unpack([1, "a"])
+    assert (spot, type(spot)) == (Spot(1, "a"), Spot)
+
+
+def test_a_constructor_of_ones_own_is_called() -> None:
+    @message("test.schema.doubled")
+    class Doubled:
+        value: int
+
+        def __init__(self, value: int) -> None:
+            object.__setattr__(self, "value", 2 * value)
+
+    @message("test.schema.with-extra")
+    class WithExtra:
+        value: int
+        extra: dataclasses.InitVar[int] = 7
+
+        def __post_init__(self, extra: int) -> None:
+            object.__setattr__(self, "value", self.value + extra)
+
+    @message("test.schema.derived")
+    class Derived(Line):
+        more: int = 0
+
+    @dataclasses.dataclass
+    class Mutable:
+        value: int
+
+    assert schema_of(Doubled).unpack([2]).value == 4
+    assert schema_of(WithExtra).unpack([2]).value == 9
+    assert schema_of(Derived).unpack(["x", 1, 2]) == Derived("x", 1, 2)
+    assert schema_of(Derived).unpack(["x"]) == Derived("x")
+    assert schema_of(Mutable).unpack([2]) == Mutable(2)
 
 
 def test_keyword_only_fields_and_no_fields() -> None:
@@ -321,6 +373,72 @@ def test_single_values(annotation: Any, good: Any, bad: Any) -> None:
     assert schema.unpack(through_wire(schema.pack(good))) == good
     with pytest.raises(MessageError, match="value"):
         schema.check(bad)
+
+
+LARGE = b"L" * LARGE_BYTES_MIN
+SMALL = b"s" * (LARGE_BYTES_MIN - 1)
+
+
+class Tip(NamedTuple):
+    data: bytes
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [
+        (bytes, LARGE),
+        (bytes | None, LARGE),
+        (bytes | str | list[bytes], [LARGE]),
+        (list[bytes], [SMALL, LARGE]),
+        (tuple[bytes, ...], (LARGE, SMALL)),
+        (tuple[int, bytes], (1, LARGE)),
+        (dict[str, bytes], {"a": LARGE}),
+        (dict[Color, bytes], {Color.RED: LARGE}),
+        (Tip, Tip(LARGE)),
+        (list[Tip | None], [None, Tip(LARGE)]),
+        (Any, LARGE),
+        (Any, {"a": [SMALL, {"b": LARGE}], "c": 1}),
+    ],
+)
+def test_large_bytes_are_wrapped_where_asked_for_and_nowhere_else(
+    annotation: Any, value: Any
+) -> None:
+    schema = value_schema(annotation, "value")
+    holder = dataclasses.make_dataclass("Holder", [("value", annotation)])
+    of_class: Any = schema_of(holder)
+    met: list[bytes] = []
+
+    def take_out(each: object) -> msgpack.ExtType:
+        assert isinstance(each, Large)
+        met.append(each.data)
+        return msgpack.ExtType(9, b"")
+
+    for packed in (schema.pack_with_large(value), of_class.pack_with_large(holder(value))[0]):
+        met.clear()
+        wire = msgpack.packb(packed, default=take_out)
+        assert met == [LARGE]
+        assert met[0] is LARGE
+        back = msgpack.unpackb(wire, ext_hook=lambda code, _: LARGE, strict_map_key=False)
+        assert schema.unpack(back) == value
+        assert of_class.unpack([back]) == holder(value)
+    for packed in (schema.pack(value), of_class.pack(holder(value))[0]):
+        assert schema.unpack(through_wire(packed)) == value
+
+
+def test_classes_without_bytes_have_one_way_to_pack() -> None:
+    """They pay nothing for large values."""
+    assert schema_of(Line).pack_with_large is schema_of(Line).pack
+    assert schema_of(Tombstone).pack_with_large is schema_of(Tombstone).pack
+
+
+def test_large_bytes_inside_a_class_that_contains_itself_are_found() -> None:
+    @message("test.schema.chain")
+    class Chain:
+        next: Chain | None
+        data: bytes
+
+    packed = schema_of(Chain).pack_with_large(Chain(Chain(None, LARGE), b""))
+    assert packed[0][1].data is LARGE
 
 
 def test_answers_know_whether_they_are_cheap_to_check() -> None:

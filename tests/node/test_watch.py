@@ -10,6 +10,7 @@ from gossip.membership import NodeId
 from node import remote
 from node.actor import Actor, Terminated, on
 from node.codec import Codec, Envelope, Kind
+from node.environment import LinkMemory
 from node.messages import message
 from node.ref import ActorRef
 from node.remote import AT_ONCE, ENDS_RETRY_S
@@ -259,7 +260,7 @@ def test_late_repetition_of_an_end_does_not_end_a_new_watch_of_the_same_path() -
     again = pair.far.spawn(Collector, [], name="t")
     watcher.tell(Look(ref))
     pair.run_for(0.1)
-    pair.runtime.deliver_frame(B, ended)
+    pair.runtime.deliver_frame(B, ended, LinkMemory(1 << 20))
     pair.run_for(0.1)
     assert len(seen) == 1
     pair.far.stop(again)
@@ -335,9 +336,9 @@ def test_nobody_speaks_for_another_node() -> None:
     codec = Codec(lambda node, path, uid: pair.runtime.ref_at(node, path, uid))
     body = ["/user/t", target.uid, 0, ""]
     ended = Envelope(Kind.TERMINATED, watcher.path, watcher.uid, None, 0, "", body, 0)
-    pair.runtime.deliver_frame(liar, codec.encode(ended))
+    pair.runtime.deliver_frame(liar, codec.encode(ended), LinkMemory(1 << 20))
     watch = Envelope(Kind.WATCH, "/user/t", 0, watcher, 0, "", [], 0)
-    pair.far.deliver_frame(liar, codec.encode(watch))
+    pair.far.deliver_frame(liar, codec.encode(watch), LinkMemory(1 << 20))
     pair.run_for(0.01)
     assert seen == []
     assert [reason for reason, _ in pair.refused] == ["bad watch"]

@@ -17,7 +17,7 @@ from gossip.membership import NodeId
 from node.environment import DialOutcome, Lane
 from node.errors import AddressInUseError, SettingsError
 from node.hello import MAGIC
-from node.zmq_links import FRAME_BYTES_TARGET
+from node.outbox import FRAME_BYTES_TARGET, ITEM_BYTES
 from node.zmq_transport import ZmqTransport
 from tests.node.zmq_stage import (
     DATA_HEAD,
@@ -35,6 +35,7 @@ from tests.node.zmq_stage import (
     on_both_loops,
     open_descriptors,
     process,
+    send_data,
     turn_away_one,
 )
 
@@ -61,14 +62,14 @@ async def test_payloads_of_one_turn_arrive_as_one_frame_from_whom_sent_them() ->
         meet(a, b)
         for payload in (b"first ", b"second"):
             a.transport.send_control(b.id, payload)
-            a.transport.send_data(b.id, payload)
+            send_data(a.transport, b.id, payload)
         await b.inbox.until(lambda: b.inbox.control and b.inbox.data)
         assert b.inbox.control == [(a.id, HEAD + b"first second")]
         assert b.inbox.data == [(a.id, DATA_HEAD + b"first second")]
 
         for payload in (b"third ", b"fourth"):
             a.transport.send_control(b.id, payload)
-            a.transport.send_data(b.id, payload)
+            send_data(a.transport, b.id, payload)
         await b.inbox.until(lambda: len(b.inbox.control) > 1 and len(b.inbox.data) > 1)
         assert b.inbox.control[1:] == [(a.id, HEAD + b"third fourth")]
         assert b.inbox.data[1:] == [(a.id, DATA_HEAD + b"third fourth")]
@@ -84,7 +85,7 @@ async def test_who_introduced_itself_can_be_answered_on_both_lanes() -> None:
         await b.inbox.until_control(1)
         sender = b.inbox.control[0][0]
         b.transport.send_control(sender, b"yes")
-        b.transport.send_data(sender, b"take this")
+        send_data(b.transport, sender, b"take this")
         await a.inbox.until(lambda: a.inbox.control and a.inbox.data)
         assert a.inbox.control == [(b.id, HEAD + b"yes")]
         assert a.inbox.data == [(b.id, DATA_HEAD + b"take this")]
@@ -94,7 +95,7 @@ async def test_who_introduced_itself_can_be_answered_on_both_lanes() -> None:
 async def test_data_for_a_peer_whose_port_is_unknown_is_reported_at_once() -> None:
     async with Stage() as stage:
         a = await stage.node(1)
-        a.transport.send_data(STRANGER, b"lost")
+        send_data(a.transport, STRANGER, b"lost")
         assert a.inbox.dropped == [(STRANGER, b"lost")]
 
 
@@ -107,7 +108,7 @@ async def test_frames_are_filled_to_a_target_and_larger_payloads_ride_alone() ->
         sizes = [10, FRAME_BYTES_TARGET + 1, 20, 30, 60_000, 60_000, 1_000_000, 5]
         payloads = [bytes([65 + index]) * size for index, size in enumerate(sizes)]
         for payload in payloads:
-            a.transport.send_data(b.id, payload)
+            send_data(a.transport, b.id, payload)
             a.transport.send_control(b.id, payload[:200_000])
         whole = b"".join(payloads)
         control = b"".join(payload[:200_000] for payload in payloads)
@@ -144,11 +145,11 @@ async def test_a_hundred_thousand_envelopes_arrive_once_and_in_order(seed: int) 
         while number < count:
             for _ in range(rng.choice([1, 1, 1, 10, 300, 3000])):
                 noise = b"x" * rng.choice([0, 0, 5, 40, 200])
-                a.transport.send_data(b.id, packer.pack([number, noise]))
+                send_data(a.transport, b.id, packer.pack([number, noise]))
                 number += 1
             await asyncio.sleep(rng.choice([0.0, 0.0, 0.0005]))
         await a.transport.flush(WAIT_S)
-        a.transport.send_data(b.id, packer.pack([-1, b""]))
+        send_data(a.transport, b.id, packer.pack([-1, b""]))
         await b.inbox.until(
             lambda: b.inbox.data and b.inbox.data[-1][1].endswith(b"\x92\xff\xc4\0")
         )
@@ -166,7 +167,7 @@ async def test_a_burst_larger_than_all_buffers_arrives_whole() -> None:
         meet(a, b)
         payloads = [b"%06d" % number * 3000 for number in range(1500)]  # 27 MB, three a frame
         for payload in payloads:
-            a.transport.send_data(b.id, payload)
+            send_data(a.transport, b.id, payload)
         await a.transport.flush(WAIT_S)
         await b.inbox.until_data(500)
         assert b.inbox.data_bytes() == b"".join(payloads)
@@ -194,13 +195,12 @@ async def test_what_the_peer_would_refuse_is_dropped_by_the_sender_and_the_link_
         a = await stage.node(1, frame_bytes_max=100_000)
         b = await stage.node(2, frame_bytes_max=100_000)
         meet(a, b)
-        a.transport.send_data(b.id, b"before")
-        a.transport.send_data(b.id, b"x" * 100_001)
-        a.transport.send_data(b.id, b"y" * 100_000)
+        send_data(a.transport, b.id, b"before")
+        send_data(a.transport, b.id, b"y" * 100_000)
         a.transport.send_control(b.id, b"z" * (256 * 1024 + 1))
         a.transport.send_control(b.id, b"after")
         await b.inbox.until(lambda: len(b.inbox.data) == 2 and b.inbox.control)
-        assert a.inbox.dropped == [(b.id, b"x" * 100_001)]
+        assert a.inbox.dropped == []
         assert a.transport.control_dropped_count == 1
         assert b.inbox.control_bytes() == b"after"
         assert not a.inbox.lost
@@ -218,14 +218,16 @@ async def test_what_waits_for_a_silent_peer_is_bounded_and_then_reported() -> No
             a = await stage.node(
                 1,
                 limits=limits(
-                    establish_s=0.2, data_pending_bytes_max=300, control_pending_bytes_max=300
+                    establish_s=0.2,
+                    data_pending_bytes_max=3 * (100 + ITEM_BYTES),
+                    control_pending_bytes_max=300,
                 ),
             )
             peer = NodeId(HOST, port, 5)
-            a.transport.learn(peer, port)
+            a.transport.learn(peer, port, 2)
             payloads = [bytes([number]) * 100 for number in range(5)]
             for payload in payloads:
-                a.transport.send_data(peer, payload)
+                send_data(a.transport, peer, payload)
                 a.transport.send_control(peer, payload)
             assert a.inbox.dropped == [(peer, payload) for payload in payloads[3:]]
             assert a.transport.control_dropped_count == 2
@@ -254,9 +256,9 @@ async def test_a_process_whose_kernel_refuses_is_not_waited_for() -> None:
     async with Stage() as stage:
         a = await stage.node(1, limits=limits(establish_s=300))
         peer = NodeId(HOST, free_port(), 5)
-        a.transport.learn(peer, free_port())
+        a.transport.learn(peer, free_port(), 2)
         for payload in (b"1", b"2"):
-            a.transport.send_data(peer, payload)
+            send_data(a.transport, peer, payload)
         await a.inbox.until(lambda: len(a.inbox.dropped) == 2)
         assert a.inbox.dropped == [(peer, b"1"), (peer, b"2")]
         assert not a.inbox.lost
@@ -326,9 +328,9 @@ async def test_kill_9_of_the_peer_is_told_once_per_lane(
         a = await stage.node(1)
         with process() as child:
             peer = child.id(5)
-            a.transport.learn(peer, child.data_port)
+            a.transport.learn(peer, child.data_port, 2)
             a.transport.send_control(peer, b"ping")
-            a.transport.send_data(peer, b"work")
+            send_data(a.transport, peer, b"work")
             await a.transport.flush(WAIT_S)
             killed_at = time.perf_counter()
             child.kill()
@@ -338,7 +340,7 @@ async def test_kill_9_of_the_peer_is_told_once_per_lane(
             assert sorted(a.inbox.lost, key=str) == [(peer, Lane.CONTROL), (peer, Lane.DATA)]
             child.reap()
             # Both ports are refused from now on, nothing more is said of the lost link.
-            a.transport.send_data(peer, b"too late")
+            send_data(a.transport, peer, b"too late")
             await a.inbox.until(lambda: a.inbox.dropped)
             assert a.inbox.dropped == [(peer, b"too late")]
             assert await a.transport.dial(HOST, child.control_port, 5.0) is DialOutcome.REFUSED
@@ -352,13 +354,13 @@ async def test_a_restart_on_the_same_port_gets_nothing_that_was_meant_for_the_ol
         a = await stage.node(1, limits=limits(heartbeat_timeout_s=600.0))
         with process() as child:
             peer = child.id(5)
-            a.transport.learn(peer, child.data_port)
-            a.transport.send_data(peer, b"first")
+            a.transport.learn(peer, child.data_port, 2)
+            send_data(a.transport, peer, b"first")
             await a.transport.flush(WAIT_S)
             child.stop()
             payload = b"for the old one only" * 1000
             for _ in range(2000):
-                a.transport.send_data(peer, payload)
+                send_data(a.transport, peer, payload)
                 await asyncio.sleep(0)
             child.kill()
             child.reap()
@@ -367,10 +369,10 @@ async def test_a_restart_on_the_same_port_gets_nothing_that_was_meant_for_the_ol
         assert set(a.inbox.dropped) == {(peer, payload)}
         b = await stage.node(6, port=child.control_port, data_port=child.data_port)
         assert a.inbox.lost == [(peer, Lane.DATA)]
-        a.transport.send_data(peer, b"still the old one is meant")
+        send_data(a.transport, peer, b"still the old one is meant")
         await b.inbox.until(lambda: b.inbox.refused)
-        a.transport.learn(b.id, child.data_port)
-        a.transport.send_data(b.id, b"now the new one is")
+        a.transport.learn(b.id, child.data_port, 2)
+        send_data(a.transport, b.id, b"now the new one is")
         await b.inbox.until_data(1)
         assert b.inbox.data == [(a.id, DATA_HEAD + b"now the new one is")]
         assert set(b.inbox.refused) == {(Lane.DATA, "wrong-uid")}
@@ -396,12 +398,12 @@ async def test_close_links_drops_what_waits_says_nothing_and_the_next_send_dials
     async with Stage() as stage:
         a, b = await stage.node(1), await stage.node(2)
         meet(a, b)
-        a.transport.send_data(b.id, b"one")
+        send_data(a.transport, b.id, b"one")
         await b.inbox.until_data(1)
-        a.transport.send_data(b.id, b"two")
+        send_data(a.transport, b.id, b"two")
         a.transport.close_links(b.id)
         assert a.inbox.dropped == [(b.id, b"two")]
-        a.transport.send_data(b.id, b"three")
+        send_data(a.transport, b.id, b"three")
         await b.inbox.until_data(2)
         assert b.inbox.data == [(a.id, DATA_HEAD + b"one"), (a.id, DATA_HEAD + b"three")]
         assert not a.inbox.lost
@@ -497,12 +499,12 @@ async def test_a_later_connection_replaces_the_earlier_one_in_whichever_order_th
 async def test_another_wire_version_is_refused_by_name() -> None:
     """Neither side misreads the other (I-140)."""
     async with Stage() as stage:
-        a, b = await stage.node(1, wire_version=2), await stage.node(2)
-        a.transport.send_control(b.id, b"in words of version 2")
+        a, b = await stage.node(1, versions=(3, 4)), await stage.node(2)
+        a.transport.send_control(b.id, b"in words of version 4")
         await b.inbox.until_refused(2, "wire-version")
         assert not b.inbox.control
         assert set(b.inbox.refused) == {(Lane.CONTROL, "wire-version")}
-        assert "version 2" in b.inbox.details[0]
+        assert "versions 3 to 4" in b.inbox.details[0]
 
 
 @on_both_loops
@@ -590,7 +592,7 @@ async def assert_alive(stage: Stage, node: Node) -> None:
     visitor = await stage.node(4242)
     meet(visitor, node)
     visitor.transport.send_control(node.id, b"alive?")
-    visitor.transport.send_data(node.id, b"alive?")
+    send_data(visitor.transport, node.id, b"alive?")
     inbox = node.inbox
     await inbox.until(
         lambda: (
@@ -859,7 +861,7 @@ async def test_names_and_both_families_work(host: str) -> None:
         meet(a, b)
         assert a.id.host == host
         a.transport.send_control(b.id, b"x")
-        a.transport.send_data(b.id, b"y")
+        send_data(a.transport, b.id, b"y")
         await b.inbox.until(lambda: b.inbox.control and b.inbox.data)
         assert b.inbox.control == [(a.id, HEAD + b"x")]
         assert await a.transport.dial(host, b.id.port, 5.0) is DialOutcome.ACCEPTED
@@ -870,8 +872,8 @@ async def test_a_peer_whose_name_does_not_resolve_is_an_undeliverable_one() -> N
     async with Stage() as stage:
         a = await stage.node(1, limits=limits(establish_s=0.1))
         peer = NodeId("no..such", 25520, 5)
-        a.transport.learn(peer, 25521)
-        a.transport.send_data(peer, b"x")
+        a.transport.learn(peer, 25521, 2)
+        send_data(a.transport, peer, b"x")
         await a.inbox.until(lambda: a.inbox.dropped)
         assert a.inbox.dropped == [(peer, b"x")]
 
@@ -920,7 +922,7 @@ async def test_what_was_flushed_arrives_although_the_node_closes_at_once() -> No
             meet(a, b)
             a.transport.send_control(b.id, b"I leave")
             for _ in range(10):
-                a.transport.send_data(b.id, b"and take nothing" * 4000)
+                send_data(a.transport, b.id, b"and take nothing" * 4000)
             await a.transport.flush(WAIT_S)
             await a.transport.close()
         await b.inbox.until(lambda: len(b.inbox.control) == 20 and len(b.inbox.data) == 200)
@@ -934,15 +936,15 @@ async def test_flush_gives_up_in_time_and_close_reports_what_was_left() -> None:
             port: int = silent.getsockname()[1]
             a = await stage.node(1)
             peer = NodeId(HOST, port, 5)
-            a.transport.learn(peer, port)
-            a.transport.send_data(peer, b"x")
+            a.transport.learn(peer, port, 2)
+            send_data(a.transport, peer, b"x")
             started_at = time.monotonic()
             await a.transport.flush(0.1)
             assert 0.05 < time.monotonic() - started_at < WAIT_S / 2
             assert not a.inbox.dropped
             await a.transport.close()
             assert a.inbox.dropped == [(peer, b"x")]
-            a.transport.send_data(peer, b"y")
+            send_data(a.transport, peer, b"y")
             assert a.inbox.dropped[1:] == [(peer, b"y")]
             await a.transport.close()
 
@@ -1003,7 +1005,7 @@ async def test_no_socket_reaches_a_child_process() -> None:
         a, b = await stage.node(1), await stage.node(2)
         meet(a, b)
         a.transport.send_control(b.id, b"x")
-        b.transport.send_data(a.id, b"x")
+        send_data(b.transport, a.id, b"x")
         await b.inbox.until_control(1)
         await a.inbox.until_data(1)
         sockets = open_sockets()
@@ -1022,7 +1024,7 @@ async def test_two_hundred_links_leave_no_descriptor_behind() -> None:
         meet(a, b)
         before = open_descriptors()
         for number in range(200):
-            a.transport.send_data(b.id, b"x")
+            send_data(a.transport, b.id, b"x")
             if number % 2 == 0:
                 await b.inbox.until_data(number // 2 + 1)
             a.transport.close_links(b.id)
@@ -1043,6 +1045,6 @@ async def test_closed_transports_leave_no_descriptor_behind() -> None:
             a, b = await stage.node(1), await stage.node(2)
             meet(a, b)
             a.transport.send_control(b.id, b"x")
-            b.transport.send_data(a.id, b"x")
+            send_data(b.transport, a.id, b"x")
             await a.inbox.until_data(1)
     assert open_descriptors() == before

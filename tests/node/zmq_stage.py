@@ -19,8 +19,9 @@ import pytest
 import zmq
 
 from gossip.membership import NodeId
-from node.environment import Inbox, Lane
+from node.environment import Inbox, Lane, LinkMemory
 from node.hello import Hello, pack_hello
+from node.streams import Whole
 from node.zmq_links import LinkTiming
 from node.zmq_transport import FRAME_BYTES_MAX, TransportLimits, ZmqTransport
 from tests.conftest import LOOPS
@@ -51,6 +52,16 @@ def on_both_loops(scenario: Callable[..., Awaitable[None]]) -> Callable[..., Non
     return marked
 
 
+def send_data(transport: ZmqTransport, to: NodeId, payload: bytes) -> None:
+    """Queue a payload that is its own item; one that is not taken is reported as dropped."""
+    link = transport.data_link(to)
+    if link is None or link.is_full:
+        assert transport._inbox is not None
+        transport._inbox.data_dropped(to, payload)
+    else:
+        link.send(payload, payload, "/somebody")
+
+
 class RecordingInbox:
     """An `Inbox` that only writes down what it is told."""
 
@@ -60,22 +71,35 @@ class RecordingInbox:
         self.lost: list[tuple[NodeId, Lane]] = []
         self.refused: Counter[tuple[Lane, str]] = Counter()
         self.details: list[str] = []
-        self.dropped: list[tuple[NodeId, bytes]] = []
+        self.dropped: list[tuple[NodeId, object]] = []
+        self.large: list[tuple[NodeId, Whole]] = []
+        self.turns = 0
         self._changed = asyncio.Event()
 
     def control_head(self) -> bytes:
         return HEAD
 
-    def data_head(self) -> bytes:
+    def data_head(self, version: int, is_piece: bool) -> bytes:
         return DATA_HEAD
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
         self.control.append((sender, frame))
         self._changed.set()
 
-    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+    def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         self.data.append((sender, frame))
         self._changed.set()
+
+    def data_piece(
+        self, sender: NodeId, frame: bytes, data: memoryview, memory: LinkMemory
+    ) -> None:
+        whole = memory.streams.add(frame[len(DATA_HEAD) :], data)
+        if whole is not None:
+            self.large.append((sender, whole))
+            self._changed.set()
+
+    def turn_end(self) -> None:
+        self.turns += 1
 
     def link_lost(self, peer: NodeId, lane: Lane) -> None:
         self.lost.append((peer, lane))
@@ -86,8 +110,8 @@ class RecordingInbox:
         self.details.append(detail)
         self._changed.set()
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        self.dropped.append((peer, payload))
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        self.dropped.append((peer, item))
         self._changed.set()
 
     async def until(self, fact: Callable[[], object]) -> None:
@@ -157,7 +181,7 @@ class Stage:
         host: str = HOST,
         port: int = 0,
         data_port: int = 0,
-        wire_version: int = 1,
+        versions: tuple[int, int] = (1, 2),
         frame_bytes_max: int = FRAME_BYTES_MAX,
         limits: TransportLimits | None = None,
         inbox: Inbox | None = None,
@@ -168,7 +192,7 @@ class Stage:
             port,
             data_port,
             loop=asyncio.get_running_loop(),
-            wire_version=wire_version,
+            versions=versions,
             frame_bytes_max=frame_bytes_max,
             limits=limits,
         )
@@ -197,8 +221,8 @@ class Stage:
 
 def meet(a: Node, b: Node) -> None:
     """Both know the other's data port, as from member records."""
-    a.transport.learn(b.id, b.transport.data_port)
-    b.transport.learn(a.id, a.transport.data_port)
+    a.transport.learn(b.id, b.transport.data_port, 2)
+    b.transport.learn(a.id, a.transport.data_port, 2)
 
 
 def hello(
@@ -210,7 +234,7 @@ def hello(
     link_number: int = 1,
 ) -> bytes:
     """An introduction as bytes."""
-    return pack_hello(Hello(sender, lane, data_port, meant_uid, link_number), 1)
+    return pack_hello(Hello(sender, lane, data_port, meant_uid, link_number, 1, 2))
 
 
 def limits(

@@ -48,14 +48,14 @@ def test_no_head_can_be_taken_for_an_introduction() -> None:
     """Whatever the cluster id: one in 256 begins with the first byte of a Hello."""
     for cluster_id in (MAGIC[0] << 56, 1, (1 << 64) - 1):
         for head in (
-            wire.encode_data_head(cluster_id),
+            wire.encode_data_head(cluster_id, 2),
             wire.encode_head(g.Head(cluster_id=cluster_id)),
         ):
             assert head[:1] != MAGIC[:1]
-        assert wire.decode_data_head(wire.encode_data_head(cluster_id) + b"x") == cluster_id
+        assert wire.decode_data_head(wire.encode_data_head(cluster_id, 2) + b"x") == cluster_id
 
 
-@pytest.mark.parametrize("frame", [b"", b"TD\x01", b"TC" + bytes(10), b"TD\x02" + bytes(9)])
+@pytest.mark.parametrize("frame", [b"", b"TD\x01", b"TC" + bytes(10), b"TD\x03" + bytes(9)])
 def test_a_data_frame_without_our_head_is_refused(frame: bytes) -> None:
     with pytest.raises(wire.WireError):
         wire.decode_data_head(frame)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 from gossip.membership import NodeId
-from node.environment import Lane
+from node.environment import Lane, LinkMemory, Transport
+from node.streams import Whole
 from node.testkit.network import IntoCut
 from node.testkit.stage import SimNode, Stage
 from node.testkit.transport import SimTransport
@@ -24,12 +25,13 @@ class Recorder:
         self.senders: list[NodeId] = []
         self.lost: list[tuple[NodeId, Lane, float]] = []
         self.refused: list[tuple[Lane, str]] = []
-        self.dropped: list[tuple[NodeId, bytes]] = []
+        self.dropped: list[tuple[NodeId, object]] = []
+        self.large: list[Whole] = []
 
     def control_head(self) -> bytes:
         return b"<"
 
-    def data_head(self) -> bytes:
+    def data_head(self, version: int, is_piece: bool) -> bytes:
         return b"["
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
@@ -37,7 +39,7 @@ class Recorder:
         self.senders.append(sender)
         self.at.append(self.world.now)
 
-    def data_frame(self, sender: NodeId, frame: bytes) -> None:
+    def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         self.data.append(frame)
         self.senders.append(sender)
         self.at.append(self.world.now)
@@ -48,8 +50,27 @@ class Recorder:
     def frame_refused(self, lane: Lane, reason: str, detail: str) -> None:
         self.refused.append((lane, reason))
 
-    def data_dropped(self, peer: NodeId, payload: bytes) -> None:
-        self.dropped.append((peer, payload))
+    def data_piece(
+        self, sender: NodeId, frame: bytes, data: memoryview, memory: LinkMemory
+    ) -> None:
+        whole = memory.streams.add(frame[1:], data)
+        if whole is not None:
+            self.large.append(whole)
+
+    def turn_end(self) -> None:
+        """Nothing waits for it here."""
+
+    def data_dropped(self, peer: NodeId, item: object) -> None:
+        self.dropped.append((peer, item))
+
+
+def send_data(transport: Transport, to: NodeId, payload: bytes) -> bool:
+    """Queue a payload that is its own item; False when it was not taken."""
+    link = transport.data_link(to)
+    if link is None or link.is_full:
+        return False
+    link.send(payload, payload, "/somebody")
+    return True
 
 
 class Bare:
@@ -79,8 +100,8 @@ class Bare:
         self.inboxes[node.name] = Recorder(self.world)
         transport.open(self.ids[node.name], self.inboxes[node.name])
         for name, peer in self.ids.items():
-            transport.learn(peer, self.transport(name).data_port)
-            self.transport(name).learn(self.ids[node.name], transport.data_port)
+            transport.learn(peer, self.transport(name).data_port, 2)
+            self.transport(name).learn(self.ids[node.name], transport.data_port, 2)
 
     def transport(self, name: str) -> SimTransport:
         transport = self.world[name].transport
@@ -90,8 +111,10 @@ class Bare:
     def send(self, source: str, target: str, payload: bytes, lane: Lane = Lane.CONTROL) -> None:
         """Send as a step of `source`."""
         transport = self.transport(source)
-        act = transport.send_control if lane is Lane.CONTROL else transport.send_data
-        self.world[source].call(act, self.ids[target], payload)
+        if lane is Lane.CONTROL:
+            self.world[source].call(transport.send_control, self.ids[target], payload)
+        else:
+            self.world[source].call(send_data, transport, self.ids[target], payload)
 
 
 def run_script(script: str, hash_seed: str) -> str:

@@ -10,9 +10,10 @@ import pytest
 from gossip.membership import NodeId
 from node.environment import DialOutcome, Lane
 from node.errors import AddressInUseError
+from node.outbox import ITEM_BYTES
 from node.testkit.stage import SimNode, Stage
 from node.testkit.transport import SimTransport
-from tests.node.testkit.bare import Bare, Recorder
+from tests.node.testkit.bare import Bare, Recorder, send_data
 
 
 def _dial(bare: Bare, source: str, host: str, port: int, timeout_s: float = 0.25) -> DialOutcome:
@@ -73,7 +74,7 @@ def test_large_turns_are_split_into_frames_of_at_most_64_kib() -> None:
     bare.world.run_for(s=0.1)
     frames = bare.inboxes["b"].data[1:]
     assert b"".join(frame[1:] for frame in frames) == b"".join(payloads)
-    assert [len(frame) for frame in frames] == [60_001, 30_001, 60_001, 100_001]
+    assert [len(frame) for frame in frames] == [60_001, 60_001, 30_001, 100_001]
 
 
 def test_a_link_keeps_its_order_whatever_the_delays_are() -> None:
@@ -204,12 +205,13 @@ def test_the_data_port_of_whoever_spoke_is_known() -> None:
     bare = Bare()
     a, b = bare.ids["a"], bare.ids["b"]
     transport = bare.transport("b")
-    transport._learned_ports.clear()
-    bare.world["b"].call(transport.send_data, a, b"unknown")
-    assert bare.inboxes["b"].dropped == [(a, b"unknown")]
+    transport._learned.clear()
+    taken: list[bool] = []
+    bare.world["b"].call(lambda: taken.append(send_data(transport, a, b"unknown")))
+    assert taken == [False]
     bare.send("a", "b", b"hello")
     bare.world.run_for(s=0.1)
-    bare.world["b"].call(transport.send_data, a, b"known")
+    bare.world["b"].call(send_data, transport, a, b"known")
     bare.world.run_for(s=0.1)
     assert bare.inboxes["a"].data == [b"[known"]
     assert bare.inboxes["a"].senders == [b]
@@ -467,29 +469,45 @@ def test_a_stopped_process_shakes_hands_when_it_wakes() -> None:
     assert bare.inboxes["a"].dropped == [(bare.ids["b"], b"y")]
 
 
-def test_a_full_buffer_and_an_oversized_payload_are_drops_not_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("node.testkit.transport.DATA_PENDING_BYTES_MAX", 1000)
+def test_a_full_buffer_is_a_drop_not_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the network holds is bounded, and so is what waits behind it."""
+    monkeypatch.setattr("node.testkit.transport.FLYING_BYTES_MAX", 1000)
+    monkeypatch.setattr("node.testkit.transport.DATA_PENDING_BYTES_MAX", 2 * (300 + ITEM_BYTES))
     monkeypatch.setattr("node.testkit.transport.CONTROL_PENDING_BYTES_MAX", 1000)
-    monkeypatch.setattr("node.testkit.transport.DATA_PAYLOAD_BYTES_MAX", 900)
     bare = Bare()
     for lane in Lane:
         bare.send("a", "b", b"0", lane)
     bare.world.run_for(s=0.1)
     bare.world.cut("a", from_="b")
-    for _ in range(5):
+    for _ in range(8):
         bare.send("a", "b", b"x" * 300, Lane.DATA)
         bare.send("a", "b", b"x" * 300, Lane.CONTROL)
         bare.world.run_for(s=0.01)
-    bare.send("a", "b", b"x" * 901, Lane.DATA)
-    assert len(bare.inboxes["a"].dropped) == 3
-    assert bare.transport("a").control_dropped_count == 2
+    assert bare.transport("a").control_dropped_count == 4
     bare.world.heal_all()
     bare.world.run_for(s=0.1)
+    assert len(bare.inboxes["b"].data) == 1 + 4 + 1, "two waited, and left in one frame"
     bare.send("a", "b", b"x" * 300, Lane.DATA)
     bare.world.run_for(s=0.1)
-    assert len(bare.inboxes["b"].data) == 5, "what was read makes room"
+    assert len(bare.inboxes["b"].data) == 7, "what was read makes room"
+
+
+def test_a_large_message_arrives_whole_between_small_ones() -> None:
+    bare = Bare()
+    parts = (b"p" * 700_000, b"q" * 40_000)
+
+    def turn() -> None:
+        link = bare.transport("a").data_link(bare.ids["b"])
+        assert link is not None
+        link.send(b"before", b"before", "/x")
+        link.send_large(b"envelope", parts, b"large", "/x")
+        link.send(b"other", b"other", "/y")
+        link.send(b"after", b"after", "/x")
+
+    bare.world["a"].call(turn)
+    bare.world.run_for(s=0.1)
+    assert bare.inboxes["b"].large == [(b"envelope", parts)]
+    assert bare.inboxes["b"].data == [b"[before", b"[other", b"[after"]
 
 
 def test_flush_waits_for_links_and_gives_up_in_time() -> None:

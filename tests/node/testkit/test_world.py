@@ -78,15 +78,113 @@ def test_a_probe_expects_message_by_message() -> None:
         assert probe.expect(Reminded) == Reminded()
         assert world.now == 1.0
         assert probe.expect(Reminded()) == Reminded()
-        probe.expect_nothing(for_s=27.9)
-        with pytest.raises(WorldError, match=r"Reminded.* came within"):
-            probe.expect_nothing(for_s=1.0)
-        with pytest.raises(WorldError, match="the next message is Reminded"):
+        probe.expect_none(within_s=27.9)
+        with pytest.raises(WorldError, match=r"expected no message .* Reminded\(\) came, at 30\."):
+            probe.expect_none(within_s=1.0)
+        assert world.now == 30.0
+        with pytest.raises(WorldError, match=r"expected a RemindIn, and Reminded\(\) came"):
             probe.expect(RemindIn)
         assert probe.expect(Reminded) == Reminded()
-        with pytest.raises(WorldError, match=r"no message within 5\.0 s"):
+        with pytest.raises(WorldError, match=r"expected a Reminded within 5 s, and nothing came"):
             probe.expect(Reminded)
         assert len(probe.messages) == 3
+
+
+class Clerk(Actor):
+    """Asks `desk` and tells it; what comes back goes to `listener`."""
+
+    def __init__(self, desk: ActorRef[object], listener: ActorRef[object]) -> None:
+        self.desk = desk
+        self.listener = listener
+
+    @on(RemindIn)
+    async def ask(self, order: RemindIn) -> None:
+        self.listener.tell(await self.desk.ask(Pending(), timeout_s=order.delay_s))
+
+    @on(Reminded)
+    def pass_on(self, reminded: Reminded) -> None:
+        self.desk.tell(reminded, sender=self.context.self)
+
+    @on(int)
+    def fail(self, number: int) -> None:
+        raise ValueError(f"no {number}")
+
+
+def test_a_probe_replies_to_asks_and_to_senders() -> None:
+    """It takes further messages meanwhile, and the answer may come late."""
+    with World(seed=1) as world:
+        desk, listener = world.probe("desk"), world.probe("listener")
+        first = world.spawn(Clerk, desk.ref, listener.ref)
+        second = world.spawn(Clerk, desk.ref, listener.ref)
+        for clerk in (first, second):
+            clerk.tell(RemindIn(60.0))
+        desk.expect(Pending())
+        desk.expect(Pending())
+        world.run_for(s=50.0)
+        desk.reply(2)
+        assert listener.expect(int) == 2
+        with pytest.raises(WorldError, match=r"/user/desk has replied to Pending\(\) already"):
+            desk.reply(3)
+        world.run_for(s=20.0)
+        assert [failure.type_name for failure in world.failures] == ["AskTimeoutError"]
+        second.tell(Reminded())
+        desk.expect(Reminded)
+        desk.reply(Reminded())
+        assert desk.expect(Reminded) == Reminded()
+        desk.ref.tell(Reminded())
+        desk.expect(Reminded)
+        with pytest.raises(WorldError, match="told without sender=, and is no Ask"):
+            desk.reply(Reminded())
+        with pytest.raises(
+            WorldError, match=r"/user/listener .* has replied|/user/listener cannot"
+        ):
+            listener.reply(1)
+        with pytest.raises(WorldError, match=r"call expect\(\) first"):
+            world.probe().reply(1)
+
+
+def test_a_failed_expectation_tells_what_came_and_what_went_wrong() -> None:
+    with World(seed=1) as world:
+        probe = world.probe("probe")
+        clerk = world.spawn(Clerk, probe.ref, probe.ref, name="clerk")
+        clerk.tell(Reminded())
+        probe.expect(Reminded)
+        clerk.tell(7)
+        world.stop(clerk)
+        world.run_for(s=1.0)
+        clerk.tell(Reminded())
+        with pytest.raises(WorldError) as caught:
+            probe.expect(Reminded(), within_s=2.0)
+        lines = str(caught.value).splitlines()
+        assert lines[:7] == [
+            "/user/probe expected Reminded() within 2 s, and nothing came (at 3.000000 virtual s)",
+            "  it had accepted:",
+            "    0.000000 s: Reminded()",
+            "  dead letters:",
+            "    Reminded() to local:0/user/clerk: the actor is stopped or stopping",
+            "  actors failed:",
+            "    /user/clerk, int: ValueError: no 7 (restart)",
+        ]
+        assert lines[7] == "the last steps:"
+
+
+def test_the_world_keeps_dead_letters_and_failures_of_all_nodes() -> None:
+    with World(seed=1, nodes="a b") as world:
+        world.until_all_up()
+        clerk = world.spawn(Clerk, None, None, name="clerk", mailbox_max=2, node="b")
+        for number in (1, 2, 3):
+            clerk.tell(number)
+        world["a"].system.resolve("/user/nobody").tell(Reminded())
+        world.run_for(s=1.0)
+        assert [(letter.message, letter.why.name) for letter in world.dead_letters] == [
+            (3, "MAILBOX_FULL"),
+            (Reminded(), "NO_ACTOR"),
+        ]
+        assert [failure.text for failure in world.failures] == ["no 1", "no 2"]
+        assert [letter.recipient for letter in world.dead_letters] == [
+            f"{world['b'].address}/user/clerk",
+            f"{world['a'].address}/user/nobody",
+        ]
 
 
 def test_a_probe_watches_actors_end() -> None:

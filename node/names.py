@@ -1,0 +1,49 @@
+"""The sender's half of interning: which paths and type tags the peer knows by number.
+
+Decides: the numbers, and when the table begins anew. Does not decide how a definition looks on the
+wire: that is `node.codec`, the only user. One table per outgoing connection; it dies with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+NAMES_MAX = 4096  # numbers of one connection, on both sides
+_ROOM = 4  # one message defines at most so many
+
+
+class Tag(NamedTuple):
+    """A message class on one connection: its number, and how its fields are packed."""
+
+    number: int
+    pack: Callable[[Any], list[Any]]
+
+
+class Names:
+    """Numbers given on one connection. `fresh` are the definitions that the peer has still to get:
+    they go in front of the next message, whichever it is."""
+
+    __slots__ = ("_count", "fresh", "senders", "tags", "targets")
+
+    def __init__(self) -> None:
+        self.senders: dict[tuple[str, int], int] = {}
+        self.targets: dict[tuple[str, int], int] = {}
+        self.tags: dict[type, Tag] = {}
+        self.fresh: list[bytes] = []
+        self._count = 0
+
+    def make_room(self) -> None:
+        """Forget everything when the table is nearly full: numbers are then defined anew. To be
+        called before a message is encoded, so that its own numbers outlive it."""
+        if self._count > NAMES_MAX - _ROOM:
+            self.senders.clear()
+            self.targets.clear()
+            self.tags.clear()
+            self._count = 0
+
+    def take_number(self) -> int:
+        """A number for something new."""
+        number = self._count
+        self._count += 1
+        return number

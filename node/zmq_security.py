@@ -1,0 +1,240 @@
+"""The keys of one transport at work: CURVE options, doorkeepers, what is logged of refusals.
+
+Decides when `trusted` is read again and when names in it are looked up again. Does not decide who
+may speak for whom: that is `node.key_book`. Made by `node.zmq_transport` when there are keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+import zmq
+
+from gossip.membership import NodeId
+from node.addresses import resolve
+from node.environment import Inbox, Lane
+from node.errors import SettingsError
+from node.hello import HelloRefusal
+from node.key_book import KeyBook
+from node.keys import KeyDirectory
+from node.zmq_auth import Doorkeeper
+
+log = logging.getLogger(__name__)
+
+REREAD_S = 0.5  # a changed file counts when it was the same twice: after 0.5 to 1 s
+RESOLVE_S = 5.0
+UNKNOWN_KEYS_LOGGED_MAX = 256
+FAULTS_MAX = 1024
+FAULT_REPEAT_S = 60.0
+
+
+class Security:
+    """Everything a transport does because it has keys. All methods belong to the loop's thread.
+
+    `nodes_max` bounds the nodes whose keys are remembered.
+    """
+
+    def __init__(
+        self, keys: KeyDirectory, loop: asyncio.AbstractEventLoop, *, nodes_max: int
+    ) -> None:
+        self._keys = keys
+        self._book = KeyBook(keys.trusted, nodes_max=nodes_max)
+        self._loop = loop
+        self._doorkeepers: dict[Lane, Doorkeeper] = {}
+        self._inbox: Inbox | None = None
+        self._changed: Callable[[], None] = _nobody
+        self._logged: OrderedDict[bytes, None] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._resolving: asyncio.Task[None] | None = None
+        self._resolve_at = 0.0
+        self._closed = False
+
+    # -- the life of the transport ------------------------------------------------------------
+
+    async def resolve_names(self) -> bool:
+        """Look up the host names in `trusted`; True when whom a key is held to has changed."""
+        names = self._book.host_names()
+        numbers = dict(zip(names, await asyncio.gather(*map(resolve, names)), strict=True))
+        self._resolve_at = time.monotonic() + RESOLVE_S
+        return self._book.resolved(numbers)
+
+    def check_own_address(self, host: str, port: int) -> None:
+        """Raises `SettingsError` when `trusted` holds our own key to addresses that are not ours:
+        every node with the same list would refuse us."""
+        refusal = self._book.own_fault(NodeId(host, port, 0), self._keys.pair.public)
+        if refusal is not None:
+            raise SettingsError(f"{self._keys.trusted_path}: {refusal}")
+
+    def guard(self, lane: Lane, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        """Answer the handshakes of a lane from now on; before its listener binds."""
+
+        def is_trusted(key: bytes, host: str) -> bool:
+            return self._is_trusted(lane, key, host)
+
+        self._doorkeepers[lane] = Doorkeeper(context, self._loop, is_trusted)
+
+    def open(self, inbox: Inbox, changed: Callable[[], None]) -> None:
+        """Begin to watch `trusted`; `changed` is called whenever who is trusted has changed."""
+        self._inbox = inbox
+        self._changed = changed
+        self._timer = self._loop.call_later(REREAD_S, self._look)
+
+    def close(self, lane: Lane) -> None:
+        """Answer no handshake of this lane any more, and watch nothing. Idempotent; the listener
+        of the lane is closed already."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._resolving is not None:
+            self._resolving.cancel()
+        if lane in self._doorkeepers:
+            self._doorkeepers.pop(lane).close()
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(REREAD_S, self._look)
+        reread = self._keys.reread()
+        if reread:
+            self._book.replace(self._keys.trusted)
+            self._logged.clear()
+            self._changed()
+        due = reread or time.monotonic() >= self._resolve_at
+        if due and self._resolving is None and self._book.host_names():
+            self._resolving = self._loop.create_task(self._resolve_again())
+
+    async def _resolve_again(self) -> None:
+        try:
+            changed = await self.resolve_names()
+        finally:
+            self._resolving = None
+        if changed and not self._closed:
+            self._changed()
+
+    # -- options ------------------------------------------------------------------------------
+
+    def listener_options(self) -> dict[int, int | bytes]:
+        """What makes a bound socket take CURVE connections only."""
+        pair = self._keys.pair
+        return {
+            zmq.CURVE_SERVER: 1,
+            zmq.CURVE_PUBLICKEY: pair.public,
+            zmq.CURVE_SECRETKEY: pair.secret,
+        }
+
+    def link_options(self) -> dict[int, int | bytes]:
+        """What a dialling socket proves itself with."""
+        pair = self._keys.pair
+        return {zmq.CURVE_PUBLICKEY: pair.public, zmq.CURVE_SECRETKEY: pair.secret}
+
+    # -- who is who ---------------------------------------------------------------------------
+
+    def _is_trusted(self, lane: Lane, key: bytes, host: str) -> bool:
+        if self._book.trusts(key):
+            return True
+        if self._inbox is not None:
+            self._inbox.frame_refused(
+                lane, "unknown-key", f"key {key.hex()} from {host} is not in trusted"
+            )
+        if key not in self._logged:
+            self._logged[key] = None
+            if len(self._logged) > UNKNOWN_KEYS_LOGGED_MAX:
+                self._logged.popitem(last=False)
+            log.warning(
+                "a connection is refused: its key is not trusted. If it is one of ours, add the "
+                "key to the trusted file",
+                extra={"key": key.hex(), "host": host, "path": str(self._keys.trusted_path)},
+            )
+        return False
+
+    def introduced(self, sender: NodeId, key: bytes) -> HelloRefusal | None:
+        """Whether a connection with this key may be `sender`'s; see `KeyBook.introduced`."""
+        return self._book.introduced(sender, key)
+
+    def learn(self, peer: NodeId, key: bytes) -> bool:
+        """A member record says that `peer` has this key; False when that is refused."""
+        refusal = self._book.recorded(peer, key)
+        if refusal is not None and self._inbox is not None:
+            self._inbox.frame_refused(Lane.CONTROL, refusal.reason, refusal.detail)
+        return refusal is None
+
+    def forget(self, peer: NodeId) -> None:
+        """It is a member no more."""
+        self._book.forget(peer)
+
+    def key_of(self, peer: NodeId) -> bytes:
+        """The key its connections have proven; empty when there was none."""
+        return self._book.key_of(peer)
+
+    def server_keys(self, peer: NodeId) -> tuple[bytes, ...]:
+        """Keys of which the far end must prove one; `()`: it must not be dialled."""
+        return self._book.keys_to_dial(peer)
+
+    def why_no_key(self, peer: NodeId) -> str:
+        """In words: why `server_keys` has none."""
+        return self._book.why_no_key(peer)
+
+
+class DialFaults:
+    """What only an operator can mend about our dials, by address; logged when it begins, and once
+    a minute while it lasts."""
+
+    def __init__(self) -> None:
+        self._faults: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        self._suspected = ""  # whose last dial may have failed for a reason to mend
+
+    def suspect(self, address: str, why: str) -> None:
+        """A dial failed as it does for this reason, but also when a process ends: it counts when
+        it comes twice in a row."""
+        if self._suspected == address:
+            self.note(address, why)
+        self._suspected = address
+
+    def note(self, address: str, why: str) -> None:
+        """A dial to `address` failed in this way."""
+        now = time.monotonic()
+        before, logged_at = self._faults.get(address, ("", 0.0))
+        if before != why or now - logged_at >= FAULT_REPEAT_S:
+            logged_at = now
+            log.warning("no connection", extra={"peer": address, "why": why})
+        self._faults[address] = (why, logged_at)
+        self._faults.move_to_end(address)
+        if len(self._faults) > FAULTS_MAX:
+            self._faults.popitem(last=False)
+
+    def end(self, address: str) -> None:
+        """A dial to `address` succeeded."""
+        if self._suspected == address:
+            self._suspected = ""
+        self._faults.pop(address, None)
+
+    def all(self) -> dict[str, str]:
+        """Address → why, the latest last."""
+        return {address: why for address, (why, _) in self._faults.items()}
+
+
+def handshake_fault(event: int, value: int, address: str, own_key: bytes) -> str | None:
+    """In words: why the far end did not take our connection; None when it may yet.
+
+    `event`, `value`: what the monitor of the dialling socket told last.
+    """
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return (
+            f"refused: key not trusted by {address}: add {own_key.hex()} to the trusted file there"
+        )
+    if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+        return None
+    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        if own_key:
+            return (
+                f"refused: {address} has no keys and this node has: start it with --keys, or all "
+                "nodes without"
+            )
+        return f"refused: {address} wants keys and this node has none: start this one with --keys"
+    return f"refused: the handshake with {address} failed (ZMTP error {value:#x})"
+
+
+def _nobody() -> None:
+    """Until `open`."""
