@@ -17,17 +17,22 @@ if TYPE_CHECKING:
         AskTimeoutError,
         DeadActorError,
         JoinRefusedError,
+        MailboxFullError,
         MessageError,
         NoSeedError,
+        SendTimeoutError,
         SettingsError,
         TenureError,
         UnhandledMessageError,
+        WrongProcessError,
+        WrongThreadError,
     )
-    from node.events import ActorFailed, DeadLetter, Why
+    from node.events import ActorFailed, DeadLetter, LoopBlocked, Why
     from node.messages import Ask, message
     from node.ref import ActorRef
+    from node.routers import Broadcast, ConsistentHash, Pool, RandomChoice, RoundRobin, Router
     from node.settings import Settings
-    from node.supervision import Escalate, Restart, Resume, Stop, StopCause, StopReason
+    from node.supervision import AllForOne, Escalate, Restart, Resume, Stop, StopCause, StopReason
     from node.system import ActorSystem
 
 _HOMES = {
@@ -38,17 +43,30 @@ _HOMES = {
         "AskTimeoutError",
         "DeadActorError",
         "JoinRefusedError",
+        "MailboxFullError",
         "MessageError",
         "NoSeedError",
+        "SendTimeoutError",
         "SettingsError",
         "TenureError",
         "UnhandledMessageError",
+        "WrongProcessError",
+        "WrongThreadError",
     ),
-    "node.events": ("ActorFailed", "DeadLetter", "Why"),
+    "node.events": ("ActorFailed", "DeadLetter", "LoopBlocked", "Why"),
     "node.messages": ("Ask", "message"),
     "node.ref": ("ActorRef",),
+    "node.routers": ("Broadcast", "ConsistentHash", "Pool", "RandomChoice", "RoundRobin", "Router"),
     "node.settings": ("Settings",),
-    "node.supervision": ("Escalate", "Restart", "Resume", "Stop", "StopCause", "StopReason"),
+    "node.supervision": (
+        "AllForOne",
+        "Escalate",
+        "Restart",
+        "Resume",
+        "Stop",
+        "StopCause",
+        "StopReason",
+    ),
     "node.system": ("ActorSystem",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -60,17 +78,27 @@ __all__ = [
     "ActorRef",
     "ActorSystem",
     "AddressInUseError",
+    "AllForOne",
     "Ask",
     "AskTimeoutError",
+    "Broadcast",
+    "ConsistentHash",
     "Context",
     "DeadActorError",
     "DeadLetter",
     "Escalate",
     "JoinRefusedError",
+    "LoopBlocked",
+    "MailboxFullError",
     "MessageError",
     "NoSeedError",
+    "Pool",
+    "RandomChoice",
     "Restart",
     "Resume",
+    "RoundRobin",
+    "Router",
+    "SendTimeoutError",
     "Settings",
     "SettingsError",
     "Stop",
@@ -80,6 +108,8 @@ __all__ = [
     "Terminated",
     "UnhandledMessageError",
     "Why",
+    "WrongProcessError",
+    "WrongThreadError",
     "message",
     "on",
 ]

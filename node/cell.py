@@ -82,6 +82,7 @@ class State(enum.Enum):
     STOPPED = "stopped"
 
 
+_AT = {State.STOPPING: "stop", State.STOPPED: "stop", State.RESTARTING: "restart"}
 _RUNNING = State.RUNNING  # as a global it is found five times as fast
 
 
@@ -308,18 +309,21 @@ class Cell:
         """The first turn of a new cell: start it. Called by the runtime's pump."""
         self.start()
         self.look()
+        self._pace = 1  # nothing is known of its handlers yet
 
     def turn(self) -> None:
         """Handle what waits, up to a batch. Called by the runtime's pump."""
         coroutine = self._work()
         runtime = self.runtime
-        now = runtime.clock()
-        took_s = now - runtime.looked_at
-        runtime.looked_at = now
-        if took_s > SLOW_S:
-            self._slow(took_s)
-        elif self._pace != PACE_MAX:
-            self._pace *= 2
+        if runtime.looked_at < runtime.until:  # else it has just looked, and its time is up
+            # As `look`, which would cost an ask 2 %.
+            now = runtime.clock()
+            took_s = now - runtime.looked_at
+            runtime.looked_at = now
+            if took_s > SLOW_S:
+                self._slow(took_s)
+            elif self._pace != PACE_MAX:
+                self._pace *= 2
         if coroutine is not None:
             self.driven = coroutine
             self._begin(self._run(coroutine))
@@ -354,9 +358,9 @@ class Cell:
         self._pace = 1
 
     def handling(self) -> str:
-        """What it is at: `Worker.greet(Greet)`, or a word for its state."""
+        """What it is at: `Worker.greet(Greet)`, or its start, stop or restart."""
         if self.current is None:
-            return self.state.value
+            return _AT.get(self.state, "start")
         kind = type(self._message())
         handler: object = self._behaviour or find_handler(self.cls, kind)
         return f"{getattr(handler, '__qualname__', self.cls.__qualname__)}({kind.__name__})"

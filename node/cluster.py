@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gossip.membership import MembershipView, NodeId, Status
 from node.actor import Actor
 from node.core import NodeCore, ProxyRequested
+from node.environment import LinkRecord
 from node.errors import SettingsError
 from node.events import ActorFailed
 from node.logs import wall_time
@@ -221,7 +222,9 @@ class Cluster:
         settings: Settings,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        link_records: Callable[[], list[LinkRecord]],
     ) -> None:
+        self._link_records = link_records
         self.singleton = singletons
         self._host = host
         self._core = core
@@ -286,6 +289,15 @@ class Cluster:
             "blocked_by": [],
             "explain": gossip.explain(now),
             "links": [],
+            "lanes": [
+                {
+                    "peer": record.peer.address,
+                    "lane": record.lane.value,
+                    "state": record.state,
+                    "waiting_bytes": record.waiting_bytes,
+                }
+                for record in sorted(self._link_records(), key=_by_peer)
+            ],
             "downing": {
                 "strategy": "none",
                 "verdict": None,
@@ -361,3 +373,7 @@ class Cluster:
 def instance_id(node: NodeId, attempt: int) -> str:
     """Names one instance, unique over all processes: the node's uid and the attempt there."""
     return f"{node.uid:016x}.{attempt}"
+
+
+def _by_peer(record: LinkRecord) -> tuple[NodeId, str]:
+    return record.peer, record.lane.value

@@ -95,20 +95,15 @@ class Codec:
         self._frame_bytes_max = frame_bytes_max
         self._packer = msgpack.Packer(default=self._pack_special, use_bin_type=True)
         self.pack: Callable[[object], bytes] = self._packer.pack
-        self._taken: list[bytes] = []  # large values met while packing
+        self.taken: list[bytes] = []  # large values that `pack` left out
         self._parts: tuple[bytes, ...] = ()  # of the large message being read
         self._unpacker = self._new_unpacker()
 
     def take_parts(self) -> list[bytes]:
         """The large values that `pack` left out since the last call, in the order of their
         numbers; without it `pack` goes on counting."""
-        taken, self._taken = self._taken, []
+        taken, self.taken = self.taken, []
         return taken
-
-    @property
-    def has_parts(self) -> bool:
-        """`pack` has left large values out."""
-        return bool(self._taken)
 
     def encode(self, envelope: Envelope) -> bytes:
         """The bytes of an envelope in the general form. Raises `MessageError` when it cannot be
@@ -116,7 +111,7 @@ class Codec:
         try:
             payload = self.pack(envelope)
         except (TypeError, ValueError, OverflowError) as error:
-            self._taken = []
+            self.taken = []
             raise unpackable(envelope.tag or "answer", error) from error
         self.check_size(envelope.tag or "answer", payload)
         return payload
@@ -124,10 +119,10 @@ class Codec:
     def check_size(self, tag: str, payload: bytes) -> None:
         """Raises `MessageError` when what was packed is too large to travel."""
         size = len(payload)
-        if self._taken:
-            size += sum(map(len, self._taken))
+        if self.taken:
+            size += sum(map(len, self.taken))
         if size > self._envelope_bytes_max:
-            self._taken = []
+            self.taken = []
             raise MessageError(
                 f"{tag}: {size} bytes encoded, at most {self._envelope_bytes_max} may travel; send "
                 f"it in parts"
@@ -151,9 +146,9 @@ class Codec:
 
     def values(
         self, frame: bytes | memoryview, refused: Callable[[str, str], None]
-    ) -> list[object]:
+    ) -> list[Any]:
         """The msgpack values of a frame up to the first fault, which `refused` is told of."""
-        found: list[object] = []
+        found: list[Any] = []
         if len(frame) > self._frame_bytes_max:
             refused("frame too large", f"{len(frame)} bytes")
             return found
@@ -174,7 +169,7 @@ class Codec:
 
     def values_of_large(
         self, envelope: bytes, parts: tuple[bytes, ...], refused: Callable[[str, str], None]
-    ) -> list[object]:
+    ) -> list[Any]:
         """The same for the envelope of a large message and its parts."""
         self._parts = parts
         try:
@@ -224,8 +219,8 @@ class Codec:
             fields = [node.host, node.port, node.uid, value.path, value.uid]
             return msgpack.ExtType(REF_CODE, msgpack.packb(fields))
         if isinstance(value, Large):
-            self._taken.append(value.data)
-            return msgpack.ExtType(PART_CODE, (len(self._taken) - 1).to_bytes(4, "big"))
+            self.taken.append(value.data)
+            return msgpack.ExtType(PART_CODE, (len(self.taken) - 1).to_bytes(4, "big"))
         raise TypeError(f"{type(value).__name__} is no plain value")
 
 

@@ -39,6 +39,7 @@ class LinkMemory:
 
 class DataLink(Protocol):
     """The way to one peer's data lane; ends with its connection, or when that cannot be made.
+    After a failed attempt it is "full" until one succeeds: whoever sends is told at once.
 
     `version` of the protocol is spoken on it. `names` is what the peer knows by number, None
     when it knows no numbers and takes no message in pieces. While `is_streaming` messages may
@@ -48,6 +49,8 @@ class DataLink(Protocol):
     version: int
     names: Names | None
     is_streaming: bool
+    takes_short: bool  # not full, not streaming, not ended, and there are names
+    is_ended: bool
 
     @property
     def is_full(self) -> bool:
@@ -62,6 +65,16 @@ class DataLink(Protocol):
 
     async def room(self) -> None:
         """Wait until messages are taken again, or the link has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """How an outgoing link is: "up", "dialling", or "failing" when the last attempt failed."""
+
+    peer: NodeId
+    lane: Lane
+    state: str
+    waiting_bytes: int
 
 
 class Inbox(Protocol):
@@ -108,6 +121,7 @@ class Transport(Protocol):
     host: str
     control_port: int
     data_port: int
+    versions: tuple[int, int]  # of the protocol, that it speaks
     public_key: bytes  # of the connections it makes; empty without keys
 
     async def bind(self) -> None:
@@ -128,6 +142,9 @@ class Transport(Protocol):
     def data_link(self, to: NodeId) -> DataLink | None:
         """The link to a peer's data lane, dialled if there is none yet; None when its port is not
         known, or there are too many links."""
+
+    def link_records(self) -> list[LinkRecord]:
+        """How each outgoing link of both lanes is."""
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; what is queued there is dropped."""

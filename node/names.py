@@ -35,12 +35,18 @@ class Names:
 
     def make_room(self) -> None:
         """Forget everything when the table is nearly full: numbers are then defined anew. To be
-        called before a message is encoded, so that its own numbers outlive it."""
+        called before the first number of a message is looked up that may need new ones, so that
+        those it has got outlive it."""
         if self._count > NAMES_MAX - _ROOM:
             self.senders.clear()
             self.targets.clear()
             self.tags.clear()
             self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        """No number is left for what can do without."""
+        return self._count > NAMES_MAX - _ROOM
 
     def take_number(self) -> int:
         """A number for something new."""

@@ -52,6 +52,12 @@ class Outbox(Protocol):
     def drain(self) -> Iterator[object]:
         """Empty the queue: every item that will not be sent, in order."""
 
+    def bar(self) -> None:
+        """The peer could not be reached: whoever sends is told so until `unbar`."""
+
+    def unbar(self) -> None:
+        """The connection is made."""
+
     def close(self) -> None:
         """The connection has ended: nothing is taken any more."""
 
@@ -109,6 +115,12 @@ class ControlOutbox:
             yield self._queue.popleft()
         self.pending_bytes = 0
 
+    def bar(self) -> None:
+        """Control messages wait for the next attempt: they are few, and ask who is there."""
+
+    def unbar(self) -> None:
+        """See `bar`."""
+
     def close(self) -> None:
         """Nobody waits for a control link."""
 
@@ -145,6 +157,7 @@ class DataOutbox:
         "_cost",
         "_frames",
         "_head",
+        "_is_barred",
         "_items",
         "_mixed",
         "_number",
@@ -159,6 +172,7 @@ class DataOutbox:
         "is_streaming",
         "names",
         "pending_bytes",
+        "takes_short",
         "version",
     )
 
@@ -176,6 +190,8 @@ class DataOutbox:
         self.is_streaming = False  # a large message waits or is on its way
         self.is_ended = False
         self.is_dirty = False
+        self.takes_short = version >= 2
+        self._is_barred = False
         self._head = head
         self._wake = wake
         self._pending_bytes_max = pending_bytes_max
@@ -195,7 +211,10 @@ class DataOutbox:
     @property
     def is_full(self) -> bool:
         """No further message is taken now."""
-        return self.is_ended or self.pending_bytes >= self._pending_bytes_max
+        return self.pending_bytes >= self._pending_bytes_max or self.is_ended or self._is_barred
+
+    def _look(self) -> None:
+        self.takes_short = not (self.names is None or self.is_streaming or self.is_full)
 
     def send(self, payload: bytes, item: object, key: str) -> None:
         """Queue a message for the recipient `key`. Ask `is_full` before; the byte limit may be
@@ -203,6 +222,8 @@ class DataOutbox:
         size = len(payload)
         cost = size + ITEM_BYTES
         self.pending_bytes += cost
+        if self.pending_bytes >= self._pending_bytes_max:
+            self.takes_short = False
         if self.is_streaming:
             self._mixed.append(_Waiting(key, payload, item))
             self.is_dirty = True
@@ -229,6 +250,7 @@ class DataOutbox:
             if self._size:
                 self._seal()
             self.is_streaming = True
+            self.takes_short = False
         self._number += 1
         stream = _Stream(pieces(self._number, envelope, parts), item, cost)
         self._mixed.append(_Waiting(key, stream, item))
@@ -236,8 +258,10 @@ class DataOutbox:
         self._wake()
 
     async def room(self) -> None:
-        """Wait until messages are taken again; at once when they are, or the link has ended."""
-        while self.pending_bytes >= self._pending_bytes_max and not self.is_ended:
+        """Wait until messages are taken again; at once when they are, or never will be."""
+        while self.pending_bytes >= self._pending_bytes_max and not (
+            self.is_ended or self._is_barred
+        ):
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room_waiters.append(waiter)
             await waiter
@@ -260,6 +284,8 @@ class DataOutbox:
     def sent(self, frame: Frame) -> None:
         """A frame was handed over."""
         self.pending_bytes -= frame.cost
+        if not self.takes_short:
+            self._look()
         if self._room_waiters and self.pending_bytes * 2 <= self._pending_bytes_max:
             self._wake_waiters()
 
@@ -282,9 +308,21 @@ class DataOutbox:
         for waiting in mixed:
             yield waiting.item
 
+    def bar(self) -> None:
+        """See `Outbox`: nothing is taken."""
+        self._is_barred = True
+        self.takes_short = False
+        self._wake_waiters()
+
+    def unbar(self) -> None:
+        """See `Outbox`."""
+        self._is_barred = False
+        self._look()
+
     def close(self) -> None:
         """The connection has ended: nothing is taken any more."""
         self.is_ended = True
+        self.takes_short = False
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:

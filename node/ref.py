@@ -155,12 +155,13 @@ class ActorRef(Extension, Generic[M_contra]):
         timers = runtime.ask_timers
         timers.add(pending, timeout_s)
         try:
-            delivery = Delivery(message, None, pending, self.path, self.uid)
             cell = self._cell
-            if cell is None:
-                runtime.send(self, delivery)
+            if cell is not None:
+                cell.put(Delivery(message, None, pending, self.path, self.uid))
+            elif self._node is None:
+                runtime.send(self, Delivery(message, None, pending, self.path, self.uid))
             else:
-                cell.put(delivery)
+                runtime.remote.ask(self, message, pending)
             await pending.future
         finally:
             timers.remove(pending)

@@ -52,7 +52,7 @@ from node.mailbox import Delivery
 from node.messages import message_class, wire_name
 from node.names import NAMES_MAX, Names, Tag
 from node.ref import ActorRef
-from node.schema import Schema, ValueSchema, answer_schema, schema_of
+from node.schema import LARGE_BYTES_MIN, Schema, ValueSchema, answer_schema, schema_of
 from node.streams import PIECE_BYTES_MAX, StreamError
 from node.supervision import StopCause, StopReason
 
@@ -69,7 +69,7 @@ NEXT_S = 0.05
 TEMP = "/temp"  # where answers go: to no actor, but to the ask with this corr
 
 _FAILED, _UNHANDLED, _DEAD = 1, 2, 3
-_TOLD, _ANSWERED = object(), object()  # what kind of thing a queued tuple is
+_TOLD, _ASKED, _ANSWERED = object(), object(), object()  # what kind of thing a queued tuple is
 _TAG_LENGTH_MAX = 128
 _Target = tuple[str, int]
 _Watch = tuple[ActorRef[Any], int]  # by which ref, and its number
@@ -119,6 +119,7 @@ class Remote:
         self._data_link = _nowhere if data_link is None else data_link
         self._refused = refused
         self._codec = codec
+        self._links: dict[NodeId, DataLink] = {}
         self._corr = 0
         self._asks: dict[int, LocalAsk] = {}
         # node → what we watch there → (who of us watches, by which ref)
@@ -135,19 +136,16 @@ class Remote:
     def tell(self, ref: ActorRef[Any], message: object, sender: ActorRef[Any] | None) -> None:
         """Tell an actor of another node. Raises `MessageError` when it cannot be encoded."""
         node = ref.node
-        link = self._data_link(node)
-        if link is None or link.is_full or link.is_streaming or link.names is None:
+        link = self._links.get(node) or self._link(node)
+        if link is None or not link.takes_short:
             self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
             return
-        names = link.names
-        names.make_room()
+        names, codec = link.names, self._codec
+        assert names is not None
         target = names.targets.get((ref.path, ref.uid))
-        if target is None:
-            target = self._define_target(names, ref.path, ref.uid)
         tag = names.tags.get(type(message))
-        if tag is None:
-            tag = self._define_tag(names, type(message))
-        codec = self._codec
+        if target is None or tag is None:
+            target, tag = self._define(names, ref.path, ref.uid, type(message))
         try:
             if sender is None:
                 payload = codec.pack((SHORT_TELL, target, tag.number, tag.pack(message)))
@@ -157,7 +155,7 @@ class Remote:
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
-        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
+        if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
             self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
             return
@@ -165,9 +163,50 @@ class Remote:
             payload = _with_definitions(names, payload)
         link.send(payload, (_TOLD, ref, message, sender), ref.path)
 
+    def ask(self, ref: ActorRef[Any], message: object, ask: LocalAsk) -> None:
+        """Ask an actor of another node. Raises `MessageError` when it cannot be encoded."""
+        node = ref.node
+        link = self._links.get(node) or self._link(node)
+        asks = self._asks
+        if link is None or not link.takes_short or len(asks) >= ASKS_MAX:
+            self.send(node, Delivery(message, None, ask, ref.path, ref.uid))
+            return
+        names, codec = link.names, self._codec
+        assert names is not None
+        target = names.targets.get((ref.path, ref.uid))
+        tag = names.tags.get(type(message))
+        if target is None or tag is None:
+            target, tag = self._define(names, ref.path, ref.uid, type(message))
+        self._corr = corr = self._corr + 1
+        try:
+            payload = codec.pack((SHORT_ASK, target, tag.number, tag.pack(message), corr))
+        except (TypeError, ValueError, OverflowError) as error:
+            codec.take_parts()
+            raise unpackable(name_to_travel(type(message)), error) from error
+        if codec.taken or len(payload) > PIECE_BYTES_MAX:
+            codec.take_parts()
+            self.send(node, Delivery(message, None, ask, ref.path, ref.uid))
+            return
+        if names.fresh:
+            payload = _with_definitions(names, payload)
+        ask.corr, ask.node = corr, node
+        asks[corr] = ask
+        link.send(payload, (_ASKED, ref, message, ask), ref.path)
+
+    def _link(self, node: NodeId) -> DataLink | None:
+        """The way to a node, remembered until it ends."""
+        link = self._links.get(node)
+        if link is None or link.is_ended:
+            link = self._data_link(node)
+            if link is None:
+                self._links.pop(node, None)
+            else:
+                self._links[node] = link
+        return link
+
     def send(self, node: NodeId, delivery: Delivery) -> None:
         """Send a message to another node. Raises `MessageError` when it cannot be encoded."""
-        link = self._data_link(node)
+        link = self._link(node)
         asker = delivery.asker
         if isinstance(asker, LocalAsk):
             if link is not None and not link.is_full and len(self._asks) >= ASKS_MAX:
@@ -176,8 +215,6 @@ class Remote:
                 )
                 return
             self._corr += 1
-            if self._send_short_ask(node, link, delivery, asker, self._corr):
-                return
         kind, corr, sender = Kind.ASK, self._corr, delivery.sender
         if asker is None:
             kind, corr = Kind.TELL, 0
@@ -203,56 +240,25 @@ class Remote:
             self._asks[corr] = asker
         self._transmit(link, payload, delivery, delivery.path)
 
-    def _send_short_ask(
-        self, node: NodeId, link: DataLink | None, delivery: Delivery, ask: LocalAsk, corr: int
-    ) -> bool:
-        """The usual case of an ask; False when it needs the general form."""
-        if link is None or link.is_full or link.is_streaming or delivery.hops:
-            return False
-        names = link.names
-        if names is None:
-            return False
-        names.make_room()
-        message = delivery.message
-        target = names.targets.get((delivery.path, delivery.uid))
-        if target is None:
-            target = self._define_target(names, delivery.path, delivery.uid)
-        tag = names.tags.get(type(message))
-        if tag is None:
-            tag = self._define_tag(names, type(message))
-        codec = self._codec
-        try:
-            payload = codec.pack((SHORT_ASK, target, tag.number, tag.pack(message), corr))
-        except (TypeError, ValueError, OverflowError) as error:
-            codec.take_parts()
-            raise unpackable(name_to_travel(type(message)), error) from error
-        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
-            codec.take_parts()
-            return False
-        if names.fresh:
-            payload = _with_definitions(names, payload)
-        ask.corr, ask.node = corr, node
-        self._asks[corr] = ask
-        link.send(payload, delivery, delivery.path)
-        return True
-
     async def room(self, node: NodeId) -> None:
         """Wait until messages to a node are taken again; at once when there is no way to it."""
-        link = self._data_link(node)
+        link = self._link(node)
         if link is not None:
             await link.room()
 
-    def _define_target(self, names: Names, path: str, uid: int) -> int:
-        number = names.targets[(path, uid)] = names.take_number()
-        names.fresh.append(self._codec.pack((DEFINE_TARGET, number, path, uid)))
-        return number
-
-    def _define_tag(self, names: Names, cls: type) -> Tag:
-        name = name_to_travel(cls)
-        schema: Schema[Any] = schema_of(cls)
-        tag = names.tags[cls] = Tag(names.take_number(), schema.pack_with_large)
-        names.fresh.append(self._codec.pack((DEFINE_TAG, tag.number, name)))
-        return tag
+    def _define(self, names: Names, path: str, uid: int, cls: type) -> tuple[int, Tag]:
+        """The numbers of a target and a class, of which one at least is new."""
+        names.make_room()
+        target, tag = names.targets.get((path, uid)), names.tags.get(cls)
+        if target is None:
+            target = names.targets[(path, uid)] = names.take_number()
+            names.fresh.append(self._codec.pack((DEFINE_TARGET, target, path, uid)))
+        if tag is None:
+            name = name_to_travel(cls)
+            schema: Schema[Any] = schema_of(cls)
+            tag = names.tags[cls] = Tag(names.take_number(), schema.pack_with_large)
+            names.fresh.append(self._codec.pack((DEFINE_TAG, tag.number, name)))
+        return target, tag
 
     def _sender_number(self, names: Names, sender: ActorRef[Any]) -> int | ActorRef[Any]:
         """The number of an actor of this process; others travel as they are."""
@@ -261,6 +267,8 @@ class Remote:
         key = (sender.path, sender.uid)
         number = names.senders.get(key)
         if number is None:
+            if names.is_full:
+                return sender  # the numbers of this message must outlive it
             number = names.senders[key] = names.take_number()
             names.fresh.append(self._codec.pack((DEFINE_SENDER, number, sender)))
         return number
@@ -268,7 +276,15 @@ class Remote:
     def send_reply(self, node: NodeId, corr: int, cls: type, value: object) -> None:
         """Answer an ask of class `cls`. Raises `MessageError` when the value does not fit."""
         schema = answer_schema(cls)
-        link = self._data_link(node)
+        link = self._links.get(node) or self._link(node)
+        if type(value) is schema.as_is and link is not None and link.takes_short:
+            try:
+                payload = self._codec.pack((SHORT_REPLY, corr, value))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise unpackable("answer", error) from error
+            if len(payload) < LARGE_BYTES_MIN:
+                link.send(payload, (_ANSWERED, value), TEMP)
+                return
         tag = ""
         if schema.takes_any and wire_name(type(value)) is not None:
             schema_of(type(value)).check(value)
@@ -285,7 +301,7 @@ class Remote:
         self, link: DataLink, corr: int, schema: ValueSchema, value: object
     ) -> bool:
         """The usual case of an answer; False when it needs the general form."""
-        if link.is_full or link.is_streaming or link.names is None:
+        if not link.takes_short:
             return False
         codec = self._codec
         try:
@@ -293,7 +309,7 @@ class Remote:
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable("answer", error) from error
-        if codec.has_parts or len(payload) > PIECE_BYTES_MAX:
+        if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
             return False
         link.send(payload, (_ANSWERED, value), TEMP)
@@ -314,7 +330,7 @@ class Remote:
     def _post(self, node: NodeId, envelope: Envelope, item: object = None) -> None:
         """Send an envelope of general form; `item` is what is lost when it does not leave."""
         payload = self._codec.encode(envelope)
-        link = self._data_link(node)
+        link = self._link(node)
         if link is None or link.is_full:
             self._codec.take_parts()
             self.dropped(node, item or envelope)
@@ -323,7 +339,7 @@ class Remote:
 
     def _transmit(self, link: DataLink, payload: bytes, item: object, path: str) -> None:
         """Queue what was encoded in general form. Answers are no part of any order."""
-        parts = self._codec.take_parts() if self._codec.has_parts else ()
+        parts = self._codec.take_parts() if self._codec.taken else ()
         if link.names is not None and (parts or len(payload) > PIECE_BYTES_MAX):
             self._corr += 1  # any number of its own: nothing waits for such an answer
             key = f"{TEMP}/{self._corr}" if path == TEMP else path
@@ -342,7 +358,8 @@ class Remote:
         known = memory.names
         for raw in self._codec.values(frame, self._refused):
             # The usual case first: a message is told to an actor that is there.
-            if type(raw) is list and len(raw) == 4 and raw[0] == SHORT_TELL:
+            kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
+            if kind == SHORT_TELL and len(raw) == 4:
                 try:
                     target, tag = known[raw[1]], known[raw[2]]
                 except (KeyError, TypeError):
@@ -358,6 +375,9 @@ class Remote:
                             continue
                         cell.put(message)
                         continue
+            elif kind == SHORT_REPLY:
+                self._short_reply(raw[1], raw[2])
+                continue
             try:
                 self._take(sender, raw, known)
             except MessageError as error:
@@ -370,7 +390,7 @@ class Remote:
             if type(kind) is int and kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
                 assert type(raw) is list
                 with contextlib.suppress(MessageError):
-                    self._define(sender, kind, raw[1:], memory.names)
+                    self._defined(sender, kind, raw[1:], memory.names)
 
     def piece(
         self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
@@ -403,13 +423,13 @@ class Remote:
         if kind == SHORT_REPLY:
             self._short_reply(raw[1], raw[2])
         elif kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
-            self._define(node, kind, raw[1:], known)
+            self._defined(node, kind, raw[1:], known)
         elif kind in (SHORT_TELL, SHORT_ASK):
             self._short_message(node, kind, raw, known)
         else:
             self._refused("no envelope", f"kind {kind}")
 
-    def _define(
+    def _defined(
         self, node: NodeId, kind: int, fields: list[object], known: dict[int, object]
     ) -> None:
         number, value = fields[:2]
@@ -474,7 +494,8 @@ class Remote:
             self._runtime.count("late answers")
             return
         try:
-            ask.answer(ask.schema.unpack(packed))
+            schema = ask.schema
+            ask.complete(packed if type(packed) is schema.as_is else schema.unpack(packed))
         except MessageError as error:
             ask.fail(ActorFailedError("MessageError", str(error)))
             self._refused("unreadable answer", str(error))
@@ -568,6 +589,9 @@ class Remote:
         elif isinstance(item, tuple) and item[0] is _TOLD:
             _, ref, message, sender = item
             self._unsent(node, Delivery(message, sender, None, ref.path, ref.uid))
+        elif isinstance(item, tuple) and item[0] is _ASKED:
+            _, ref, message, ask = item
+            self._unsent(node, Delivery(message, None, ask, ref.path, ref.uid))
         elif isinstance(item, tuple) and item[0] is _ANSWERED:
             self._runtime.dead_letter(
                 Delivery(item[1], None, None, TEMP), f"{node.address}{TEMP}", Why.NOT_SENT
@@ -782,6 +806,8 @@ class Remote:
         that were passed on are still answered by somebody else.
         """
         both = (node, node._replace(uid=0))
+        for key in both:
+            self._links.pop(key, None)
         error = DeadActorError(f"{node.address} is no longer a member")
         for corr in [corr for corr, ask in self._asks.items() if ask.node in both and not left]:
             self._asks.pop(corr).fail(error)
@@ -798,6 +824,7 @@ class Remote:
         """Send nothing any more, and fail every ask that waits for another node."""
         self._is_closed = True
         self._data_link = _nowhere
+        self._links.clear()
         self._ends.clear()
         if self._ends_retry is not None:
             self._ends_retry.cancel()

@@ -61,7 +61,6 @@ from node.timer_wheel import TimerWheel
 LEVELS_MAX = 32
 KILL_S = 1.0  # what a shutdown still waits for actors that it had to kill
 PUMP_S = 0.001  # how long actors may run before the loop's other work has its turn
-TURNS_MAX = 1_024
 BLOCKED_AFTER_S = 0.1
 NOWHERE = NodeId("local", 0, 0)
 
@@ -386,12 +385,14 @@ class Runtime:
         turns = self.turns
         self.looked_at = now = self.clock()
         self.until = now + PUMP_S
-        turns_left = TURNS_MAX  # in virtual time the clock stands still meanwhile
+        round_left = len(turns)
         try:
             while turns:
                 turns.popleft()()
-                turns_left -= 1
-                if self.looked_at >= self.until or not turns_left:
+                round_left -= 1
+                looked_at = self.looked_at
+                # In virtual time the clock stands still: there one round has to do.
+                if looked_at >= self.until or (looked_at == now and round_left <= 0):
                     break
         finally:
             self._is_pumping = False

@@ -108,7 +108,8 @@ class Schema(Generic[T]):
 class ValueSchema:
     """The same for a single value of an annotated type.
 
-    `is_flat`: checking it costs next to nothing. `takes_any`: the type says nothing.
+    `is_flat`: checking it costs next to nothing. `takes_any`: the type says nothing. `as_is`: a
+    value of exactly this class that msgpack takes needs none of the functions; None = none does.
     """
 
     name: str
@@ -118,7 +119,11 @@ class ValueSchema:
     unpack: Callable[[Any], Any]
     is_flat: bool
     takes_any: bool
+    as_is: type | None = None
 
+
+# Large bytes excepted: they are packed as `Large`.
+_SAME_ON_THE_WIRE = ((int,), (str,), (bytes,), (bool,), (type(None),))
 
 _compiled: dict[type, Schema[Any]] = {}
 _answers: dict[type, ValueSchema] = {}
@@ -169,6 +174,7 @@ def value_schema(
         lambda value: kind.unpack(value, 0),
         is_flat=kind.inline is not None and kind.pack is None,
         takes_any=kind.name == ANY_NAME,
+        as_is=kind.types[0] if kind.types in _SAME_ON_THE_WIRE else None,
     )
 
 

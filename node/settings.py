@@ -20,8 +20,6 @@ from node.errors import SettingsError
 from singleton.settings import SingletonSettings
 
 DEFAULT_PORT = 25520
-PROTOCOL_MIN = 1
-PROTOCOL_MAX = 2
 
 SECONDS_MAX = 1e8  # about three years: what is longer was meant otherwise
 FRAME_BYTES_MIN = 64 * 1024  # a full view of the cluster has to fit

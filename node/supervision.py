@@ -65,7 +65,21 @@ class Escalate:
     """Stop the actor, then treat the failure as one of its parent; without a parent: only stop."""
 
 
-Supervision = Restart | Stop | Resume | Escalate
+@dataclass(frozen=True, slots=True)
+class AllForOne:
+    """The children of an actor that are spawned with it share their fate: when one fails, all of
+    them restart, or all stop.
+
+    Each finishes its present message (a coroutine has the stop timeout for it), then its
+    `pre_restart` gets the error that the other one raised, and no message. They restart after the
+    same delay, each by itself; a failure counts towards the budget of all. Children with another
+    supervision are left alone. Not for actors without a parent.
+    """
+
+    directive: Restart | Stop = Restart()
+
+
+Supervision = Restart | Stop | Resume | Escalate | AllForOne
 
 
 def failure_text(error: BaseException) -> str:

@@ -45,7 +45,7 @@ from node.history import History
 from node.proxy import SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
-from node.settings import PROTOCOL_MAX, PROTOCOL_MIN, Settings, settings_from, split_seed
+from node.settings import Settings, settings_from, split_seed
 from node.supervision import Supervision
 from singleton.events import (
     InstanceChanged,
@@ -221,6 +221,7 @@ class ActorSystem:
             settings,
             environment.clock,
             environment.wall_clock,
+            transport.link_records,
         )
         transport.open(self_id, self._daemon)
         logger.info(
@@ -237,8 +238,8 @@ class ActorSystem:
             id=self_id,
             name=self.settings.name,
             roles=tuple(sorted(set(self.settings.roles))),
-            protocol_min=PROTOCOL_MIN,
-            protocol_max=PROTOCOL_MAX,
+            protocol_min=transport.versions[0],
+            protocol_max=transport.versions[1],
             data_port=transport.data_port,
             public_key=transport.public_key,
             boot_id=host.boot_id,

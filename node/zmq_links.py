@@ -168,9 +168,22 @@ class Links(Generic[Queue]):
         link: _Link[Queue] = _Link(to, port)
         link.outbox = self._make_outbox(to, lambda: self._woken(link))
         self._links[to] = link
+        pace = self._paces.get((to.host, port))
+        if pace is not None and pace.failure_count:
+            link.outbox.bar()
         link.give_up = self._loop.call_later(self._timing.establish_s, self._give_up, link)
         self._dial_when_allowed(link)
         return link.outbox
+
+    def states(self) -> list[tuple[NodeId, str, int]]:
+        """Peer, state and waiting bytes of each link; the states are those of `LinkRecord`."""
+        found = []
+        for peer, link in self._links.items():
+            pace = self._paces.get((peer.host, link.port))
+            failing = pace is not None and pace.failure_count > 0
+            state = "up" if link.up else "failing" if failing else "dialling"
+            found.append((peer, state, link.outbox.pending_bytes))
+        return found
 
     def close(self, peer: NodeId) -> None:
         """Drop the link to `peer` and what waits for it."""
@@ -379,6 +392,7 @@ class Links(Generic[Queue]):
 
     def _established(self, link: _Link[Queue]) -> None:
         link.up = True
+        link.outbox.unbar()
         if link.give_up is not None:
             link.give_up.cancel()
             link.give_up = None
@@ -398,6 +412,7 @@ class Links(Generic[Queue]):
         if at_once and link.peer.uid != 0:
             self._end(link)
         else:
+            link.outbox.bar()
             self._dial_when_allowed(link)
             if self._idle_waiters:
                 self._wake_idle()

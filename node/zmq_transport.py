@@ -26,7 +26,7 @@ import zmq
 
 from gossip.membership import NodeId
 from node.addresses import is_loopback, is_wildcard, resolve
-from node.environment import DataLink, DialOutcome, Inbox, Lane
+from node.environment import DataLink, DialOutcome, Inbox, Lane, LinkRecord
 from node.errors import AddressInUseError, SettingsError
 from node.hello import Hello, pack_hello
 from node.keys import KeyDirectory
@@ -118,7 +118,7 @@ class ZmqTransport:
         self.control_dropped_count = 0
         self.public_key = b"" if keys is None else keys.pair.public
         self._loop = loop
-        self._versions = versions
+        self.versions = versions
         self._insecure = insecure
         self._keys = keys
         self._frame_bytes_max = frame_bytes_max
@@ -184,7 +184,7 @@ class ZmqTransport:
             lane,
             context,
             self._loop,
-            versions=self._versions,
+            versions=self.versions,
             connections_max=limits.connections_max,
             drain_frames_max=limits.drain_frames_max,
             drain_bytes_max=limits.drain_bytes_max,
@@ -242,7 +242,7 @@ class ZmqTransport:
             make_outbox=lambda peer, wake: DataOutbox(
                 inbox.data_head,
                 wake,
-                version=min(self._versions[1], self._known(peer)[1]),
+                version=min(self.versions[1], self._known(peer)[1]),
                 pending_bytes_max=data_bytes_max,
             ),
             dropped=inbox.data_dropped,
@@ -292,7 +292,7 @@ class ZmqTransport:
         assert self._self_id is not None
         self._link_number += 1
         return pack_hello(
-            Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number, *self._versions)
+            Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number, *self.versions)
         )
 
     def _control_dropped(self, _peer: NodeId, _payload: object) -> None:
@@ -322,7 +322,7 @@ class ZmqTransport:
 
     def _known(self, peer: NodeId) -> tuple[int, int]:
         """A peer's data port (0: unknown) and the newest version it speaks."""
-        return self._learned.get(peer) or self._heard.get(peer) or (0, self._versions[0])
+        return self._learned.get(peer) or self._heard.get(peer) or (0, self.versions[0])
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue one msgpack message; flushed with the others of this loop turn behind one head.
@@ -348,6 +348,16 @@ class ZmqTransport:
             return outbox
         port = self._known(to)[0]
         return links.dial(to, port) if port else None
+
+    def link_records(self) -> list[LinkRecord]:
+        """How each outgoing link of both lanes is."""
+        lanes = ((Lane.CONTROL, self._control), (Lane.DATA, self._data))
+        return [
+            LinkRecord(peer, lane, state, waiting_bytes)
+            for lane, links in lanes
+            if links is not None
+            for peer, state, waiting_bytes in links.states()
+        ]
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; what is queued there is dropped.

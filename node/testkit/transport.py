@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gossip.membership import NodeId
-from node.environment import DataLink, DialOutcome, Inbox, Lane, LinkMemory
+from node.environment import DataLink, DialOutcome, Inbox, Lane, LinkMemory, LinkRecord
 from node.outbox import ControlOutbox, DataOutbox
 from node.testkit.loop import SimLoop
 from node.testkit.network import SimNetwork
@@ -180,6 +180,19 @@ class SimTransport:
     def _known(self, peer: NodeId) -> tuple[int, int]:
         return self._learned.get(peer) or self._heard.get(peer) or (0, self.versions[0])
 
+    def link_records(self) -> list[LinkRecord]:
+        """How each outgoing link of both lanes is."""
+        return [
+            LinkRecord(peer, lane, self._state_of(link), link.outbox.pending_bytes)
+            for lane, links in self._links.items()
+            for peer, link in links.items()
+        ]
+
+    def _state_of(self, link: Link) -> str:
+        if link.target is not None:
+            return "up"
+        return "failing" if self._pace_of(link).failures else "dialling"
+
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; no `link_lost` follows, the next send dials anew."""
         for links in self._links.values():
@@ -307,6 +320,7 @@ class SimTransport:
         target.incoming[link] = None
         link.path.links[link] = None
         self._pace_of(link).failures = 0
+        link.outbox.unbar()
         self._flush(link)
 
     def refused(self, link: Link) -> None:
@@ -321,6 +335,7 @@ class SimTransport:
         if link.peer.uid != 0:
             self._end(link)
         else:
+            link.outbox.bar()
             self._dial_when_allowed(link)
 
     def lose(self, link: Link) -> None:
@@ -339,6 +354,8 @@ class SimTransport:
         link = Link(self, to, lane, port)
         link.outbox = self._make_outbox(link)
         self._links[lane][to] = link
+        if self._pace_of(link).failures:
+            link.outbox.bar()
         self._loop.call_later(ESTABLISH_S, self._give_up, link)
         self._dial_when_allowed(link)
         return link

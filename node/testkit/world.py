@@ -16,8 +16,11 @@ from typing import Any
 from gossip.membership import MembershipView
 from node.actor import Actor
 from node.environment import Environment
+from node.events import ActorFailed, DeadLetter
+from node.mailbox import WhenFull
 from node.ref import ActorRef
 from node.settings import Settings
+from node.supervision import Supervision
 from node.system import ActorSystem, Terminated
 from node.testkit.checkers import view_differences
 from node.testkit.network import IntoCut
@@ -48,6 +51,8 @@ class World(Stage):
 
     Nothing happens between the `run…` calls; an error in a node surfaces out of the one during
     which it was raised (errors of actors are a matter of their supervision, as ever).
+
+    `dead_letters` and `failures` have every `DeadLetter` and `ActorFailed` of all nodes, in order.
 
     settings: of all nodes; each gets its own name, host, port and the seeds.
     seeds: names of the seed nodes; default the first three that are not absent.
@@ -81,6 +86,8 @@ class World(Stage):
         )
         self.settings = settings or Settings()
         self.setup = setup
+        self.dead_letters: list[DeadLetter] = []
+        self.failures: list[ActorFailed] = []
         present = [node for node in self.nodes if node.is_due]
         self.seeds = present[:SEEDS_MAX] if seeds is None else [self[n] for n in seeds.split()]
 
@@ -117,6 +124,8 @@ class World(Stage):
         node.built = system
 
         async def before_join() -> None:
+            system.events.subscribe(DeadLetter, self.dead_letters.append)
+            system.events.subscribe(ActorFailed, self.failures.append)
             if self.has_network:
                 cluster = system.cluster
                 node.read_view = lambda: cluster.view
@@ -135,16 +144,36 @@ class World(Stage):
     # -- actors
 
     def spawn(
-        self, cls: type[Actor], *args: object, name: str | None = None, node: Where = 0
+        self,
+        cls: type[Actor],
+        *args: object,
+        name: str | None = None,
+        supervision: Supervision | None = None,
+        mailbox_max: int | None = None,
+        when_full: WhenFull | None = None,
+        stash_max: int | None = None,
+        node: Where = 0,
     ) -> ActorRef[Any]:
-        """Make an actor `cls(*args)` on a node, as `ActorSystem.spawn` does."""
-        system = self.system(node)
-        return self[node].call(system.spawn, cls, *args, name=name)
+        """Make an actor `cls(*args)` on a node; the other arguments are those of
+        `ActorSystem.spawn`, and so is what it raises."""
+        return self[node].call(
+            self.system(node).runtime.spawn,
+            cls,
+            *args,
+            name=name,
+            supervision=supervision,
+            mailbox_max=mailbox_max,
+            when_full=when_full,
+            stash_max=stash_max,
+        )
 
-    def probe(self, *, node: Where = 0) -> Probe:
-        """An actor that keeps what it gets."""
-        system = self.system(node)
-        return Probe(self, lambda cls, *args: self[node].call(system.spawn, cls, *args))
+    def stop(self, ref: ActorRef[Any], *, node: Where = 0) -> None:
+        """Order an actor of a node to stop, as `ActorSystem.stop` does."""
+        self[node].call(self.system(node).stop, ref)
+
+    def probe(self, name: str | None = None, *, node: Where = 0) -> Probe:
+        """An actor that keeps what it gets, under `/user/name`; see `Probe`."""
+        return Probe(self, lambda cls, *args: self.spawn(cls, *args, name=name, node=node))
 
     # -- the cluster
 

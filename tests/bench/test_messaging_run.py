@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import zmq
 
 from bench import __main__ as main
 from bench import report
@@ -71,7 +73,7 @@ def test_the_object_the_page_and_the_plot(
     figures = [one.figures for one in taken]
     judged = [judge(metric, figures, ()) for metric in JUDGED]
     others = [judge(metric, figures, ()) for metric in reported(())]
-    written: dict[str, Any] = results.content(run.plan, judged, others, taken, run.facts)
+    written: dict[str, Any] = results.content(run.plan, judged, others, taken, run.facts, 0.5)
     assert {"bench", "version", "settings", "machine", "rows", "metrics"} <= written.keys()
     assert written["metrics"].keys() == {one.metric for one in [*judged, *others]}
     assert written["metrics"]["remote_ask_p50_us"] > 0
@@ -150,6 +152,18 @@ def test_a_failed_installation_tells_the_last_line(
     assert not (tmp_path / "casty" / "installed.json").exists()
 
 
+@pytest.mark.parametrize("name", environments.PEERS)
+def test_the_module_of_a_peer_offers_its_parts(name: str) -> None:
+    """Read, not imported: what it imports is only in the peer's own environment."""
+    path = Path(environments.__file__).parent / "peers" / f"{name}.py"
+    found = {
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.AsyncFunctionDef)
+    }
+    assert set(environments.PEERS[name].parts) == found & {"receive", "drive", "local"}
+
+
 def child(tmp_path: Path, program: str) -> Child:
     """A process that runs a few lines of Python."""
     return Child([sys.executable, "-c", program], tmp_path / "log")
@@ -175,10 +189,25 @@ def test_a_side_that_does_not_answer(tmp_path: Path, program: str, words: str) -
                 side.measure("ask1", 0.0)
 
 
-def test_metrics_that_nobody_serves_have_no_known_cost() -> None:
-    """A cost of nothing would be a lie."""
+def test_the_mechanism_is_read_off_the_wire() -> None:
+    """So that rows with CURVE are rows with CURVE, whatever our own side believes."""
     with (
-        pytest.raises(NotMeasuredError, match="not served"),
+        zmq.Context() as context,
+        context.socket(zmq.ROUTER) as plain,
+        context.socket(zmq.ROUTER) as curve,
+    ):
+        curve.curve_server = True
+        curve.curve_secretkey = zmq.curve_keypair()[1]
+        ports = [each.bind_to_random_port("tcp://127.0.0.1") for each in (plain, curve)]
+        assert [rounds.mechanism_at(port) for port in ports] == ["NULL", "CURVE"]
+    assert rounds.mechanism_at(free_port()).startswith("nothing")
+
+
+def test_metrics_that_nobody_serves_have_no_known_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cost of nothing would be a lie."""
+    monkeypatch.setattr(rounds, "HTTP_TIMEOUT_S", 0.1)
+    with (
+        pytest.raises(NotMeasuredError, match="did not serve"),
         rounds.scraping([f"127.0.0.1:{free_port()}"]),
     ):
         pass

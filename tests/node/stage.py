@@ -73,8 +73,8 @@ class Wire:
     def __init__(self, transmit: Callable[[bytes, object], None], version: int = 2) -> None:
         self.version = version
         self.names = Names() if version >= 2 else None
-        self.is_streaming = False
-        self.is_full = False
+        self.is_streaming = self.is_full = self.is_ended = False
+        self.takes_short = version >= 2
         self.large: list[tuple[bytes, Sequence[bytes]]] = []
         self._transmit = transmit
 
@@ -86,6 +86,10 @@ class Wire:
 
     async def room(self) -> None:
         """There always is."""
+
+    def end(self) -> None:
+        """Its connection is lost, and its names with it."""
+        self.is_ended, self.takes_short = True, False
 
 
 class Pair(Stage):
@@ -116,7 +120,7 @@ class Pair(Stage):
         runtimes = {A: self.runtime, B: self.far}
         memory = self.memories.setdefault((sender, to), LinkMemory(1 << 20))
         if self.cut or to not in runtimes:
-            del self.links[sender, to]  # a link takes its names with it
+            self.links.pop((sender, to)).end()
             self.loop.call_soon(runtimes[sender].data_dropped, to, item)
         elif not self.lossy:
             self.loop.call_later(0.001, runtimes[to].deliver_frame, sender, payload, memory)

@@ -83,7 +83,7 @@ class Trio(Stage):
         memory = self.memories.setdefault((me, to), LinkMemory(1 << 20))
         delay_s = self.delay_s.get((me, to), 0.001)
         if (me, to) in self.cut:
-            del self.links[me, to]  # a link takes its names with it
+            self.links.pop((me, to)).end()
             self.loop.call_soon(self.nodes[me].data_dropped, to, item)
         elif (me, to) in self.lossy:
             self.loop.call_later(delay_s, self.nodes[to].skip_frame, me, data, memory)

@@ -184,4 +184,3 @@ async def test_on_a_real_loop_none_ends_early() -> None:
         while len(ended) < 300:
             await asyncio.sleep(0.01)
     assert min(ended) >= 0.0
-

@@ -1,0 +1,74 @@
+"""How a coroutine of user code is awaited, so that it can also be given up.
+
+Decides: when such a coroutine is resumed, and that it never is again once its owner has let go of
+it. Does not decide when to let go: that is `node.cell`, for handlers and hooks, and `node.pipe`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Protocol
+
+
+class Failed:
+    """What a coroutine of user code raised; a result could be any object, also an exception."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Abandoned(BaseException):
+    """Ends the task of a coroutine that its owner has given up."""
+
+
+class Owner(Protocol):
+    """Whoever has a coroutine driven."""
+
+    driven: Coroutine[Any, Any, object] | None
+    """The coroutine; anything else than it, and it is not resumed any more."""
+
+    def begin_step(self) -> None:
+        """The loop is about to resume it."""
+
+    def look(self) -> object:
+        """It has run until its next await, or to its end."""
+
+
+@types.coroutine
+def drive(owner: Owner, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
+    """Await a coroutine of user code, and return its result or what it raised as `Failed`.
+
+    Here and nowhere else such a coroutine is resumed, so here it can be left for good: raises
+    `Abandoned` instead of resuming one that its owner has given up.
+    """
+    step: Callable[[Any], Any] = coroutine.send
+    value: object = None
+    while True:
+        try:
+            awaited = step(value)
+        except StopIteration as done:
+            owner.look()
+            return done.value
+        except BaseException as error:  # noqa: BLE001 - user code; supervision decides
+            owner.look()
+            return Failed(error)
+        owner.look()
+        try:
+            value = yield awaited
+            step = coroutine.send
+        except GeneratorExit:  # the loop is gone, and this task with it
+            coroutine.close()
+            raise
+        except BaseException as thrown:  # noqa: BLE001 - mostly a cancellation
+            step, value = coroutine.throw, thrown
+        if owner.driven is not coroutine:
+            raise Abandoned
+        owner.begin_step()
+
+
+def cancelled_by_others() -> RuntimeError:
+    """What a cancellation is that the owner has not asked for: a failure like any other."""
+    return RuntimeError("cancelled while it awaited")
