@@ -143,6 +143,9 @@ class Transport(Protocol):
         """The link to a peer's data lane, dialled if there is none yet; None when its port is not
         known, or there are too many links."""
 
+    def counters(self) -> dict[str, int]:
+        """What was sent, received and dropped since the start."""
+
     def link_records(self) -> list[LinkRecord]:
         """How each outgoing link of both lanes is."""
 

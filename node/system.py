@@ -42,6 +42,7 @@ from node.environment import DataLink, Environment, Lane, Transport
 from node.errors import NoSeedError, SettingsError
 from node.events import EventStream
 from node.history import History
+from node.mailbox import WhenFull
 from node.proxy import SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
@@ -332,10 +333,19 @@ class ActorSystem:
         name: str | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
+        when_full: WhenFull | None = None,
+        stash_max: int | None = None,
     ) -> ActorRef[Any]:
-        """Make an actor `cls(*args)` at `/user/<name>`; see `Runtime.spawn` for what it raises."""
+        """Make an actor `cls(*args)` at `/user/<name>`; see `Runtime.spawn` for the bounds and for
+        what it raises."""
         return self.runtime.spawn(
-            cls, *args, name=name, supervision=supervision, mailbox_max=mailbox_max
+            cls,
+            *args,
+            name=name,
+            supervision=supervision,
+            mailbox_max=mailbox_max,
+            when_full=when_full,
+            stash_max=stash_max,
         )
 
     def stop(self, ref: ActorRef[Any]) -> None:
@@ -356,6 +366,8 @@ class ActorSystem:
             counts.update(self._core.gossip.counters)
             for machine in self._core.singletons.values():
                 counts.update(machine.ignored)
+        if self._transport is not None:
+            counts.update(self._transport.counters())
         counts["event handler failures"] += self.runtime.events.failures
         return counts
 

@@ -33,6 +33,8 @@ from node.outbox import Frame, Outbox
 from node.zmq_monitor import SocketMonitor
 
 _PACES_MAX = 4096
+# So much is handed over at once; then the loop's other work has its turn.
+_FLUSH_BYTES_MAX = 4 * 1024 * 1024
 _HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -155,6 +157,8 @@ class Links(Generic[Queue]):
         self._dial_count = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._closed = False
+        self.frames_sent = 0
+        self.bytes_sent = 0
 
     def outbox(self, to: NodeId) -> Queue | None:
         """The queue of the link to `to`, if there is one, established or not."""
@@ -265,9 +269,11 @@ class Links(Generic[Queue]):
                 self._flush(link)
 
     def _flush(self, link: _Link[Queue], *, full_only: bool = False) -> None:
-        """Hand over frames until the queue is empty or the socket takes no more."""
+        """Hand over frames until the queue is empty or the socket takes no more; when there is
+        very much, some of it in the next turn."""
         socket, outbox = link.socket, link.outbox
         assert socket is not None
+        left_bytes = _FLUSH_BYTES_MAX
         try:
             if link.hello is not None:
                 socket.send(link.hello, zmq.NOBLOCK)
@@ -288,6 +294,12 @@ class Links(Generic[Queue]):
                     socket.send(parts[1], zmq.NOBLOCK, copy=False)
                 link.held = None
                 outbox.sent(frame)
+                self.frames_sent += 1
+                self.bytes_sent += sum(map(len, parts))
+                left_bytes -= frame.cost
+                if left_bytes <= 0:
+                    self._flush_later(link)
+                    return
         except zmq.Again:
             # The descriptor is read only while blocked: else it would tell of each frame taken.
             link.blocked = True
@@ -297,6 +309,13 @@ class Links(Generic[Queue]):
             outbox.is_dirty = False
         if self._idle_waiters:
             self._wake_idle()
+
+    def _flush_later(self, link: _Link[Queue]) -> None:
+        if not link.dirty:
+            link.dirty = True
+            self._dirty.append(link)
+            if len(self._dirty) == 1:
+                self._loop.call_soon(self._flush_dirty)
 
     def _on_writable(self, link: _Link[Queue]) -> None:
         socket = link.socket

@@ -108,6 +108,8 @@ class Listener:
         self._current: dict[tuple[NodeId, int], bytes] = {}
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
         self._handshake_failed = False
+        self.frames_received = 0
+        self.bytes_received = 0
         self._skipping = False
         self._scheduled = False
         self._self_uid = 0
@@ -221,7 +223,10 @@ class Listener:
                 self._skipping = bool(socket.getsockopt(zmq.RCVMORE))
                 continue
             frame = socket.recv(zmq.NOBLOCK)
-            left_bytes -= len(frame)
+            size = len(frame)
+            left_bytes -= size
+            self.frames_received += 1
+            self.bytes_received += size
             connection = introduced.get(first)
             if socket.getsockopt(zmq.RCVMORE):
                 if connection is None or not is_data:
@@ -250,6 +255,7 @@ class Listener:
             self._refuse("malformed", "a message of several parts")
             return len(piece)
         if self._inbox is not None:
+            self.bytes_received += len(piece)
             self._inbox.data_piece(connection.sender, header, piece.buffer, connection.memory)
         return len(piece)
 

@@ -349,6 +349,19 @@ class ZmqTransport:
         port = self._known(to)[0]
         return links.dial(to, port) if port else None
 
+    def counters(self) -> dict[str, int]:
+        """Frames and bytes of both lanes since the start."""
+        counts = {"control_dropped": self.control_dropped_count}
+        lanes = ((Lane.CONTROL, self._control), (Lane.DATA, self._data))
+        for lane, links in lanes:
+            if links is not None:
+                counts[f"{lane.value}_frames_sent"] = links.frames_sent
+                counts[f"{lane.value}_bytes_sent"] = links.bytes_sent
+        for lane, listener in self._listeners.items():
+            counts[f"{lane.value}_frames_received"] = listener.frames_received
+            counts[f"{lane.value}_bytes_received"] = listener.bytes_received
+        return counts
+
     def link_records(self) -> list[LinkRecord]:
         """How each outgoing link of both lanes is."""
         lanes = ((Lane.CONTROL, self._control), (Lane.DATA, self._data))

@@ -180,6 +180,10 @@ class SimTransport:
     def _known(self, peer: NodeId) -> tuple[int, int]:
         return self._learned.get(peer) or self._heard.get(peer) or (0, self.versions[0])
 
+    def counters(self) -> dict[str, int]:
+        """What was dropped; the `SimNetwork` counts the rest."""
+        return {"control_dropped": self.control_dropped_count}
+
     def link_records(self) -> list[LinkRecord]:
         """How each outgoing link of both lanes is."""
         return [

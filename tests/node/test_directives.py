@@ -366,7 +366,9 @@ class Tree(Actor):
         raise ValueError
 
 
-Plans = st.recursive(st.just([]), lambda plans: st.lists(plans, max_size=3), max_leaves=12)
+Plans: st.SearchStrategy[list[Any]] = st.recursive(
+    st.just([]), lambda plans: st.lists(plans, max_size=3), max_leaves=12
+)
 
 
 @given(plan=Plans, end=st.sampled_from(["stop", "shutdown", "now", "restart", "kill"]))

@@ -138,7 +138,7 @@ def test_forked_child_is_told_so_and_the_parent_goes_on() -> None:
         "tell by path": lambda: runtime.resolve("/user/nobody").tell(Greet("x")),
         "tell elsewhere": lambda: far.tell(Greet("x")),
         "ask elsewhere": _ask(far),
-        "spawn": lambda: None if runtime.spawn(Adder) else None,
+        "spawn": lambda: runtime.stop(runtime.spawn(Adder)),
     }
     for name, use in uses.items():
         text = forked(use)

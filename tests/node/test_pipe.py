@@ -204,7 +204,7 @@ def test_outcome_that_waits_in_the_mailbox_ends_with_the_instance() -> None:
 
 @pytest.mark.parametrize("kind", ["future", "task", "result itself", "none"])
 def test_any_awaitable_will_do_and_none_is_no_message(kind: str) -> None:
-    class Any_(Actor):
+    class Awaiting(Actor):
         def pre_start(self) -> None:
             future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             if kind == "task":
@@ -223,7 +223,7 @@ def test_any_awaitable_will_do_and_none_is_no_message(kind: str) -> None:
 
     stage = Stage()
     seen: list[Any] = []
-    stage.runtime.spawn(Any_)
+    stage.runtime.spawn(Awaiting)
     stage.run_for(1.0)
     assert seen == ([] if kind == "none" else [Done("x")])
 

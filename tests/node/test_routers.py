@@ -236,7 +236,7 @@ def test_bounds_of_a_pool() -> None:
 
 def test_asks_in_great_number_are_all_answered() -> None:
     stage = Stage()
-    ref, log = router(stage, RoundRobin(), 4)
+    ref, _ = router(stage, RoundRobin(), 4)
 
     async def main() -> list[str]:
         return list(await asyncio.gather(*[ref.ask(Who()) for _ in range(2_000)]))
