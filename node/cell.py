@@ -4,7 +4,11 @@ Decides: when user code of an actor runs and what becomes of it. Does not decide
 lives (`node.runtime`) or what crosses nodes (`node.remote`). Everything runs on the loop's thread.
 
 A cell has one place that calls plain handlers (`_work`), one that awaits the coroutines of
-handlers (`_run`), one for those of hooks (`_run_hook`), and one that resumes either (`_drive`).
+handlers (`_run`) and one for those of hooks (`_run_hook`); `node.driving` resumes either.
+
+What waits is handled in its order, with few exceptions that come before all of it: an order to stop
+without drain, a child's escalated failure, the restart of a group. `Terminated` is none of them: a
+watcher gets what the dead actor had told it first.
 
 Whatever user code raises is a failure of its actor, also what is no `Exception`: cancellation,
 `SystemExit`. Only `KeyboardInterrupt` goes on to whoever runs the loop, once it was treated as a
@@ -216,6 +220,17 @@ class Cell:
         mailbox.append(item)
         return None
 
+    def put_all(self, messages: list[object]) -> None:
+        """`put` several bare messages that came from another node, in their order."""
+        waiting = len(self.mailbox) if self.mailbox is not None else 0
+        if self.closed or waiting + len(messages) > self.mailbox_max:
+            for message in messages:
+                self.put(message)
+            return
+        self.put(messages[0])
+        assert self.mailbox is not None  # and somebody will look into it
+        self.mailbox.extend(messages[1:])
+
     def _full(self, item: object) -> TenureError | None:
         if self._when_full == "wait" and isinstance(item, Delivery):
             asker = item.asker
@@ -388,11 +403,17 @@ class Cell:
                 item = message = mailbox.popleft()
                 handler = self._handlers.get(type(item))
                 if handler is None:
-                    message, handler = self._open(item)
+                    if type(item) is Delivery and type(item.message) is not Terminated:
+                        message = item.message
+                        handler = self._handlers.get(type(message))
+                        if handler is not None:
+                            self._asker = item.asker
                     if handler is None:
-                        if self.state is not State.RUNNING:
-                            return None
-                        continue
+                        message, handler = self._open(item)
+                        if handler is None:
+                            if self.state is not State.RUNNING:
+                                return None
+                            continue
                 self.current = item
                 try:
                     result = handler(actor, message)
@@ -426,6 +447,7 @@ class Cell:
                 return None, None
             message = item.message
         elif isinstance(item, StopMark):
+            self.current = None
             self._begin_stop(item.reason)
             return None, None
         elif isinstance(item, ChildFailed):
@@ -609,7 +631,9 @@ class Cell:
         policy = self._supervision
         group: list[Cell] = []
         if isinstance(policy, AllForOne):
-            policy, group = policy.directive, self._group()
+            # One that is to stop anyway does not drag the others along.
+            group = self._group() if self._stop_reason is None else []
+            policy = policy.directive
         if isinstance(policy, Resume) and started:
             self.runtime.actor_failed(self, error, during, "resume")
             return
@@ -706,6 +730,7 @@ class Cell:
         if self.state is State.STOPPED:
             return
         self._backoff = self.current = self.timers = None
+        self._is_to_restart = False
         self.become(None)
         if self._stop_reason is not None and not self._has_messages():
             self._begin_stop(self._stop_reason)
@@ -950,7 +975,6 @@ class Cell:
         self.state = State.STOPPING
         self.closed = True
         self._stop_reason = reason
-        self.current = None
         self._refuse_waiting()
         self._end_timers()
         left = [*(self._stash or ()), *(self.mailbox or ())]

@@ -43,6 +43,7 @@ _STOP_CAUSES = {
     InstanceStop.STOPPED: StopCause.STOPPED,
     InstanceStop.STOOD_DOWN: StopCause.HANDED_OVER,
 }
+_FAULTS_SHOWN_MAX = 3
 _TYPE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -223,8 +224,10 @@ class Cluster:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         link_records: Callable[[], list[LinkRecord]],
+        dial_faults: Callable[[], dict[str, str]],
     ) -> None:
         self._link_records = link_records
+        self._dial_faults = dial_faults
         self.singleton = singletons
         self._host = host
         self._core = core
@@ -262,7 +265,7 @@ class Cluster:
                 async with asyncio.timeout(timeout_s):
                     await waiter
             except TimeoutError:
-                explain = self._core.gossip.explain(self._clock())
+                explain = self._explain(self._clock())
                 raise TimeoutError(f"not up within {timeout_s:g} s: {explain}") from None
             finally:
                 self._waiters = [item for item in self._waiters if item[1] is not waiter]
@@ -276,6 +279,11 @@ class Cluster:
             if not waiter.done() and enough(view):
                 waiter.set_result(None)
 
+    def _explain(self, now: float) -> str:
+        """What membership waits for, and who will not talk to us until somebody mends it."""
+        faults = [*self._dial_faults().values()][-_FAULTS_SHOWN_MAX:]
+        return "; ".join([self._core.gossip.explain(now), *faults])
+
     def state(self) -> dict[str, Any]:
         """What `/cluster` shows: uids are text, for JSON has no 64-bit integers."""
         gossip, view, now = self._core.gossip, self.view, self._clock()
@@ -287,7 +295,7 @@ class Cluster:
             "oldest": None,
             "converged": False,
             "blocked_by": [],
-            "explain": gossip.explain(now),
+            "explain": self._explain(now),
             "links": [],
             "lanes": [
                 {

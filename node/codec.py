@@ -76,6 +76,11 @@ class Envelope(NamedTuple):
     hops: int
 
 
+# Frames from this size on hold many envelopes, or few large ones.
+_MANY_BYTES = 2048
+_END = b"\xd4\x7f\x00"
+_END_VALUE = msgpack.ExtType(0x7F, b"\0")
+
 _KINDS = {int(kind): kind for kind in Kind}
 _RefMaker = Callable[[NodeId, str, int], ActorRef[Any]]
 
@@ -148,10 +153,15 @@ class Codec:
         self, frame: bytes | memoryview, refused: Callable[[str, str], None]
     ) -> list[Any]:
         """The msgpack values of a frame up to the first fault, which `refused` is told of."""
-        found: list[Any] = []
-        if len(frame) > self._frame_bytes_max:
-            refused("frame too large", f"{len(frame)} bytes")
-            return found
+        size = len(frame)
+        if size > self._frame_bytes_max:
+            refused("frame too large", f"{size} bytes")
+            return []
+        if size >= _MANY_BYTES:
+            found = self._many_values(frame)
+            if found is not None:
+                return found
+        found = []
         unpacker = self._unpacker
         before = end = unpacker.tell()
         try:
@@ -159,13 +169,28 @@ class Codec:
             for raw in unpacker:
                 found.append(raw)
                 end = unpacker.tell()  # here: after the last one it counts what is incomplete
-            is_whole, detail = end - before == len(frame), "truncated"
+            is_whole, detail = end - before == size, "truncated"
         except (ValueError, TypeError, MemoryError, RecursionError, msgpack.UnpackException) as e:
             is_whole, detail = False, f"{type(e).__name__}: {e}"
         if not is_whole:
             self._unpacker = self._new_unpacker()
             refused("bad frame", detail)
         return found
+
+    def _many_values(self, frame: bytes | memoryview) -> list[Any] | None:
+        """The values of a large frame in one step; None when something is wrong with it.
+
+        The unpacker is thrown away, for it cannot be asked whether it stopped within a value. What
+        is put behind the frame tells: it comes out last unless a value before it is incomplete.
+        """
+        unpacker = self._new_unpacker()
+        try:
+            unpacker.feed(frame)
+            unpacker.feed(_END)
+            found = list(unpacker)
+        except (ValueError, TypeError, MemoryError, RecursionError, msgpack.UnpackException):
+            return None
+        return found if found and found.pop() == _END_VALUE else None
 
     def values_of_large(
         self, envelope: bytes, parts: tuple[bytes, ...], refused: Callable[[str, str], None]

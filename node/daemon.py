@@ -31,6 +31,7 @@ from gossip.events import (
     WatchRefused,
 )
 from gossip.membership import Member, MembershipView, NodeId, Status
+from gossip.messages import JoinRequest
 from node import wire
 from node.core import NodeCore
 from node.environment import Environment, Lane, LinkMemory, Transport
@@ -232,10 +233,13 @@ class Daemon:
         self._publish_fact(fact)
 
     def _view_changed(self, view: MembershipView) -> None:
-        members = {member.id: member for member in view.members}
+        transport = self._transport
+        members = {member.id: member for member in view.members if member.status is not Status.DOWN}
         for node, member in members.items():
             if node not in self._members and node != view.self_id:
-                self._transport.learn(node, member.data_port, member.protocol_max)
+                transport.learn(node, member.data_port, member.protocol_max, member.public_key)
+        for node in self._members.keys() - members.keys():
+            transport.forget(node)
         self._members = members
         self._gone = frozenset(view.gone) | {
             member.id for member in view.members if member.status is Status.DOWN
@@ -292,7 +296,23 @@ class Daemon:
             return
         for flaw in refused:
             self.frame_refused(Lane.CONTROL, flaw.reason, f"{flaw.detail} from {sender}")
+        if any(type(message) is JoinRequest for message in messages):
+            messages = [message for message in messages if self._shows_its_key(sender, message)]
         self.feed(PeerFrame(sender, head, tuple(messages)))
+
+    def _shows_its_key(self, sender: NodeId, message: object) -> bool:
+        """False for a joiner whose record names another key than its connection has proven."""
+        if type(message) is not JoinRequest:
+            return True
+        proven, recorded = self._transport.key_of(sender), message.member.public_key
+        if recorded != proven:
+            self.frame_refused(
+                Lane.CONTROL,
+                "wrong-key",
+                f"{sender} asks to join with the key {recorded.hex() or '(none)'} in its record; "
+                f"its connection has {proven.hex() or '(none)'}",
+            )
+        return recorded == proven
 
     def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         """A data frame: of our cluster, from a process that is not gone."""

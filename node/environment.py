@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gossip.events import DialOutcome as DialOutcome
 from gossip.membership import NodeId
@@ -28,12 +28,18 @@ class Lane(enum.Enum):
 
 class LinkMemory:
     """What the reader of data frames remembers of one incoming connection: the names it defined,
-    and large messages of which pieces are missing. It ends with the connection."""
+    and large messages of which pieces are missing. It ends with the connection.
 
-    __slots__ = ("names", "streams")
+    `cells` and `unpackers` are the shortest way from the number of a target or a tag; where they
+    have none, `names` tells what was defined.
+    """
+
+    __slots__ = ("cells", "names", "streams", "unpackers")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.names: dict[int, object] = {}
+        self.cells: dict[int, Any] = {}
+        self.unpackers: dict[int, Callable[[Any], object]] = {}
         self.streams = Streams(message_bytes_max)
 
 
@@ -59,6 +65,9 @@ class DataLink(Protocol):
     def send(self, payload: bytes, item: object, key: str) -> None:
         """Queue one message for the recipient `key`, and do so only when not `is_full`. Not sent
         = `Inbox.data_dropped` with `item`."""
+
+    def send_short(self, payload: bytes, item: object) -> None:
+        """`send` while it `takes_short`."""
 
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         """The same for a large message (`node.streams`)."""
@@ -133,8 +142,24 @@ class Transport(Protocol):
         Called again, it only changes who we are: links that introduced the former id are closed.
         """
 
-    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
-        """What a peer's member record says: its data port, and the newest version it speaks."""
+    def learn(
+        self, peer: NodeId, data_port: int, protocol_max: int, public_key: bytes = b""
+    ) -> None:
+        """What a peer's member record says: its data port, the newest version it speaks, its key.
+
+        With keys, a record whose key is not that of the peer's own connections is refused.
+        """
+
+    def forget(self, peer: NodeId) -> None:
+        """It is no member any more: another process at its address may have another key."""
+
+    def key_of(self, peer: NodeId) -> bytes:
+        """The key that the connections of `peer` have proven; empty without keys, and when none
+        came."""
+
+    def dial_faults(self) -> dict[str, str]:
+        """`host:port` → why a connection to it is refused, by its side or ours, where only an
+        operator can mend it; a dial that succeeds ends the fault."""
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue one msgpack message; flushed with the others of this loop turn behind one head."""

@@ -137,14 +137,22 @@ class KeyBook:
         return None
 
     def own_fault(self, self_id: NodeId, key: bytes) -> str | None:
-        """In words: why others with this `trusted` would refuse our own key at our own address."""
-        expected = self._keys_at.get(_canonical(self_id.host, self_id.port))
-        if expected is not None and key not in expected:
+        """In words: why others with this `trusted` would refuse our own key at our own address.
+
+        Only numbers are looked at: a name may stand for another one here than it does elsewhere.
+        """
+        own = _canonical(self_id.host, self_id.port)
+        numeric = [line for line in self._lines if packed_number(line.host) is not None]
+        keys_here = [line.key for line in numeric if _canonical(line.host, line.port) == own]
+        if key in keys_here:
+            return None
+        if keys_here:
             return (
-                f"it names {expected[0].hex()} for {self_id.address}, which is this node, whose "
+                f"it names {keys_here[0].hex()} for {self_id.address}, which is this node, whose "
                 f"key is {key.hex()}: mend that line, or start with the other keys"
             )
-        if expected is None and self._addresses_of.get(key):
+        own_lines = [line for line in self._lines if line.key == key and line.host]
+        if own_lines and all(line in numeric for line in own_lines):
             return (
                 f"it holds this node's own key to {self._where(key)}, but the node is bound to "
                 f"{self_id.address}: mend that line, here and on the other nodes, or the address"
@@ -187,7 +195,7 @@ class KeyBook:
         if peer.uid:
             bound = self._proven.get(peer) or self._recorded.get(peer)
             if bound is not None:
-                return (bound,) if self.trusts(bound) else ()
+                return (bound,) if self._may_be_at(bound, peer) else ()
         address = _canonical(peer.host, peer.port)
         expected = self._keys_at.get(address)
         if expected is not None:
@@ -195,14 +203,26 @@ class KeyBook:
         for nodes in (self._recorded, self._proven):
             for node in reversed(nodes):
                 is_there = node.port == peer.port and _canonical(*node[:2]) == address
-                if is_there and self.trusts(nodes[node]):
+                if is_there and self._may_be_at(nodes[node], peer):
                     return (nodes[node],)
         return ()
+
+    def _may_be_at(self, key: bytes, node: NodeId) -> bool:
+        """True when `trusted` has the key, and nothing against it at this address."""
+        expected = self._keys_at.get(_canonical(node.host, node.port))
+        if expected is not None:
+            return key in expected
+        return self.trusts(key) and key not in self._held
 
     def why_no_key(self, peer: NodeId) -> str:
         """In words, with the mend: why `keys_to_dial` has none for `peer`."""
         bound = self._proven.get(peer) or self._recorded.get(peer)
         if peer.uid and bound is not None:
+            if self.trusts(bound):
+                return (
+                    f"trusted does not hold its key {bound.hex()} to {peer.address}: mend the line "
+                    "of the key, or that of the address"
+                )
             return f"its key {bound.hex()} is not in trusted: add it there if it belongs to us"
         return (
             f"no line of trusted names {peer.address}: write that address behind its key, "

@@ -2,11 +2,11 @@
 
 A mailbox is a `deque` the cell makes at the first message. A told message lies there as it is;
 only what carries more is wrapped: a `Delivery` (sender, asker), a `StopMark`, a `TimerTick`, a
-`ChildFailed`.
+`ChildFailed`, a `SiblingFailed`, a `node.pipe.Pipe`.
 
 Budget: an idle actor has no mailbox, no task, no timer. A told message costs one deque slot, no
-object, no log; the loop is asked for a turn once per idle → busy edge, and a turn handles at most
-`BATCH` messages before the loop's other work has its turn.
+object, no log; the runtime is asked for a turn once per idle → busy edge, and a turn handles at
+most `BATCH` messages before other actors have theirs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The sender's half of interning: which paths and type tags the peer knows by number.
 
-Decides: the numbers, and when the table begins anew. Does not decide how a definition looks on the
+Decides: the numbers, and when a table is full. Does not decide how a definition looks on the
 wire: that is `node.codec`, the only user. One table per outgoing connection; it dies with it.
 """
 
@@ -33,19 +33,10 @@ class Names:
         self.fresh: list[bytes] = []
         self._count = 0
 
-    def make_room(self) -> None:
-        """Forget everything when the table is nearly full: numbers are then defined anew. To be
-        called before the first number of a message is looked up that may need new ones, so that
-        those it has got outlive it."""
-        if self._count > NAMES_MAX - _ROOM:
-            self.senders.clear()
-            self.targets.clear()
-            self.tags.clear()
-            self._count = 0
-
     @property
     def is_full(self) -> bool:
-        """No number is left for what can do without."""
+        """There may be no numbers left for one more message: time for a new table, in which all
+        numbers are defined anew. Not in the middle of a message, whose own must outlive it."""
         return self._count > NAMES_MAX - _ROOM
 
     def take_number(self) -> int:

@@ -9,7 +9,7 @@ pieces of large messages with everything else, so that neither waits for the oth
 frames of small messages leave in turn. Messages to one recipient keep their order, so those that
 follow a large one to the same recipient wait for its last piece.
 
-Budget: `bench messaging`, rows remote_*; per message one length, one addition, two appends.
+Budget: `bench messaging`, rows remote_*; per message one addition, one comparison, two appends.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class Outbox(Protocol):
     """What a link asks of its queue. `is_dirty`: it has called `wake` and was not emptied since."""
 
     is_dirty: bool
-    pending_bytes: int
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits, in bytes."""
 
     def next_frame(self, *, full_only: bool) -> Frame | None:
         """The next frame (`full_only`: if waiting for more would win nothing); None = no more."""
@@ -154,7 +157,6 @@ class DataOutbox:
 
     __slots__ = (
         "_active",
-        "_cost",
         "_frames",
         "_head",
         "_is_barred",
@@ -164,6 +166,7 @@ class DataOutbox:
         "_payloads",
         "_pending_bytes_max",
         "_room_waiters",
+        "_sealed_cost",
         "_size",
         "_takes_piece",
         "_wake",
@@ -171,7 +174,6 @@ class DataOutbox:
         "is_ended",
         "is_streaming",
         "names",
-        "pending_bytes",
         "takes_short",
         "version",
     )
@@ -186,7 +188,7 @@ class DataOutbox:
     ) -> None:
         self.version = version
         self.names: Names | None = Names() if version >= 2 else None
-        self.pending_bytes = 0
+        self._sealed_cost = 0  # of all that waits, but for the frame that is being filled
         self.is_streaming = False  # a large message waits or is on its way
         self.is_ended = False
         self.is_dirty = False
@@ -198,7 +200,6 @@ class DataOutbox:
         self._payloads: list[bytes] = []  # of the frame that is being filled
         self._items: list[object] = []
         self._size = 0
-        self._cost = 0
         self._frames: deque[tuple[list[bytes], list[object], int]] = deque()  # filled ones
         self._mixed: deque[_Waiting] = deque()  # while streaming: everything, in order
         self._active: dict[str, _Stream] = {}  # recipient → what is on its way there
@@ -207,6 +208,11 @@ class DataOutbox:
         self._room_waiters: list[asyncio.Future[None]] = []
 
     # In
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits: the bytes, and `ITEM_BYTES` for each message."""
+        return self._sealed_cost + self._size + ITEM_BYTES * len(self._items)
 
     @property
     def is_full(self) -> bool:
@@ -219,33 +225,38 @@ class DataOutbox:
     def send(self, payload: bytes, item: object, key: str) -> None:
         """Queue a message for the recipient `key`. Ask `is_full` before; the byte limit may be
         exceeded by one message. `item` comes back from `drain` when it is not sent."""
-        size = len(payload)
-        cost = size + ITEM_BYTES
-        self.pending_bytes += cost
-        if self.pending_bytes >= self._pending_bytes_max:
-            self.takes_short = False
         if self.is_streaming:
+            self._sealed_cost += len(payload) + ITEM_BYTES
             self._mixed.append(_Waiting(key, payload, item))
             self.is_dirty = True
             self._wake()
-            return
-        filled = self._size + size
-        is_sealed = filled > FRAME_BYTES_TARGET and self._size > 0
-        if is_sealed:
+        else:
+            self.send_short(payload, item)
+
+    def send_short(self, payload: bytes, item: object) -> None:
+        """`send` while it `takes_short`; the byte limit may be exceeded by one frame."""
+        size = self._size + len(payload)
+        if size > FRAME_BYTES_TARGET and self._size:
             self._seal()
-            filled = size
+            self._payloads.append(payload)
+            self._items.append(item)
+            self._size = size = len(payload)
+            if self.pending_bytes >= self._pending_bytes_max:
+                self.takes_short = False
+            self.is_dirty = True
+            self._wake()
+            return
         self._payloads.append(payload)
         self._items.append(item)
-        self._size = filled
-        self._cost += cost
-        if is_sealed or not self.is_dirty:
+        self._size = size
+        if not self.is_dirty:
             self.is_dirty = True
             self._wake()
 
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         """Queue a message in pieces; `envelope` must make sense without `names`."""
         cost = len(envelope) + sum(map(len, parts)) + ITEM_BYTES
-        self.pending_bytes += cost
+        self._sealed_cost += cost
         if not self.is_streaming:
             if self._size:
                 self._seal()
@@ -273,8 +284,8 @@ class DataOutbox:
         if self._frames:
             payloads, items, cost = self._frames.popleft()
         elif self._size and not full_only:
-            payloads, items, cost = self._payloads, self._items, self._cost
-            self._payloads, self._items, self._size, self._cost = [], [], 0, 0
+            self._seal()
+            payloads, items, cost = self._frames.popleft()
         elif self.is_streaming and not self._size:
             return self._next_mixed()
         else:
@@ -283,7 +294,7 @@ class DataOutbox:
 
     def sent(self, frame: Frame) -> None:
         """A frame was handed over."""
-        self.pending_bytes -= frame.cost
+        self._sealed_cost -= frame.cost
         if not self.takes_short:
             self._look()
         if self._room_waiters and self.pending_bytes * 2 <= self._pending_bytes_max:
@@ -295,12 +306,12 @@ class DataOutbox:
         for _, items, _ in frames:
             yield from items
         items, self._items = self._items, []
-        self._payloads, self._size, self._cost = [], 0, 0
+        self._payloads, self._size = [], 0
         yield from items
         active, self._active = self._active, {}
         mixed, self._mixed = self._mixed, deque()
         self.is_streaming = False
-        self.pending_bytes = 0
+        self._sealed_cost = 0
         for stream in active.values():
             yield stream.item
             for follower in stream.followers:
@@ -332,8 +343,10 @@ class DataOutbox:
                 waiter.set_result(None)
 
     def _seal(self) -> None:
-        self._frames.append((self._payloads, self._items, self._cost))
-        self._payloads, self._items, self._size, self._cost = [], [], 0, 0
+        cost = self._size + ITEM_BYTES * len(self._items)
+        self._frames.append((self._payloads, self._items, cost))
+        self._sealed_cost += cost
+        self._payloads, self._items, self._size = [], [], 0
 
     def _next_mixed(self) -> Frame | None:
         """While large messages are on their way: a piece, a frame of small ones, a piece, …"""

@@ -9,6 +9,7 @@ Use a ref only on the thread of its system's event loop.
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gossip.membership import NodeId
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from node.cell import Cell
+    from node.environment import DataLink
+    from node.names import Names
     from node.runtime import Runtime
 
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -37,7 +40,12 @@ class ActorRef(Extension, Generic[M_contra]):
     object it is; to another node it is copied over the wire.
     """
 
-    __slots__ = ("_cell", "_node", "_runtime", "path", "uid")
+    __slots__ = ("_cell", "_node", "_runtime", "link", "names", "path", "target", "uid")
+
+    # For `node.remote`: by which number an actor of another node is known on which connection.
+    link: DataLink | None
+    names: Names | None
+    target: int
 
     def __init__(
         self, runtime: Runtime, node: NodeId | None, path: str, uid: int, cell: Cell | None = None
@@ -45,6 +53,7 @@ class ActorRef(Extension, Generic[M_contra]):
         self._runtime = runtime
         self._node = node  # None: here
         self._cell = cell
+        self.link = self.names = None
         self.path = path
         self.uid = uid
 
@@ -73,15 +82,16 @@ class ActorRef(Extension, Generic[M_contra]):
         `WrongProcessError` where it notices such a use; never for what a peer or the recipient
         does.
         """
-        CHECKS[type(message)](message)
         cell = self._cell
         if cell is not None:
+            CHECKS[type(message)](message)
             error = cell.put(
                 message if sender is None else Delivery(message, sender, None, self.path, self.uid)
             )
             if error is not None:
                 raise error
         elif self._node is None:
+            CHECKS[type(message)](message)
             self._runtime.send(self, Delivery(message, sender, None, self.path, self.uid))
         else:
             self._runtime.remote.tell(self, message, sender)
@@ -147,9 +157,8 @@ class ActorRef(Extension, Generic[M_contra]):
         if not 0.0 < timeout_s < TIMEOUT_MAX_S:
             raise ValueError(f"timeout_s={timeout_s} must be greater than 0: give seconds")
         kind = type(message)
-        CHECKS[kind](message)
         runtime = self._runtime
-        if asyncio._get_running_loop() is not runtime.loop:
+        if _get_running_loop() is not runtime.loop:
             runtime.check_thread()
         pending = LocalAsk(runtime.loop.create_future(), answer_schema(kind), self, timeout_s)
         timers = runtime.ask_timers
@@ -157,14 +166,17 @@ class ActorRef(Extension, Generic[M_contra]):
         try:
             cell = self._cell
             if cell is not None:
+                CHECKS[kind](message)
                 cell.put(Delivery(message, None, pending, self.path, self.uid))
             elif self._node is None:
+                CHECKS[kind](message)
                 runtime.send(self, Delivery(message, None, pending, self.path, self.uid))
             else:
                 runtime.remote.ask(self, message, pending)
             await pending.future
         finally:
-            timers.remove(pending)
+            if pending.bucket is not None:  # as `timers.remove`
+                pending.bucket.pop(pending, None)
             if pending.corr:
                 runtime.remote.forget(pending)
         if pending.error is not None:

@@ -52,7 +52,7 @@ from node.mailbox import Delivery
 from node.messages import message_class, wire_name
 from node.names import NAMES_MAX, Names, Tag
 from node.ref import ActorRef
-from node.schema import LARGE_BYTES_MIN, Schema, ValueSchema, answer_schema, schema_of
+from node.schema import CHECKS, LARGE_BYTES_MIN, Schema, ValueSchema, answer_schema, schema_of
 from node.streams import PIECE_BYTES_MAX, StreamError
 from node.supervision import StopCause, StopReason
 
@@ -76,14 +76,13 @@ _Watch = tuple[ActorRef[Any], int]  # by which ref, and its number
 
 
 class _KnownTarget:
-    """A target that a peer has defined: who is meant, and the cell once it was found."""
+    """A target that a peer has defined."""
 
-    __slots__ = ("cell", "path", "uid")
+    __slots__ = ("path", "uid")
 
     def __init__(self, path: str, uid: int) -> None:
         self.path = path
         self.uid = uid
-        self.cell: Cell | None = None
 
 
 class _KnownTag:
@@ -135,63 +134,69 @@ class Remote:
 
     def tell(self, ref: ActorRef[Any], message: object, sender: ActorRef[Any] | None) -> None:
         """Tell an actor of another node. Raises `MessageError` when it cannot be encoded."""
-        node = ref.node
-        link = self._links.get(node) or self._link(node)
+        link = ref.link
         if link is None or not link.takes_short:
-            self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
-            return
+            link = self._short_way(ref)
+            if link is None:
+                CHECKS[type(message)](message)
+                self.send(ref.node, Delivery(message, sender, None, ref.path, ref.uid))
+                return
         names, codec = link.names, self._codec
         assert names is not None
-        target = names.targets.get((ref.path, ref.uid))
         tag = names.tags.get(type(message))
-        if target is None or tag is None:
-            target, tag = self._define(names, ref.path, ref.uid, type(message))
+        if ref.names is not names or tag is None:
+            names, tag = self._define(link, ref, type(message))
         try:
             if sender is None:
-                payload = codec.pack((SHORT_TELL, target, tag.number, tag.pack(message)))
+                payload = codec.pack((SHORT_TELL, ref.target, tag.number, tag.pack(message)))
             else:
                 by = self._sender_number(names, sender)
-                payload = codec.pack((SHORT_TELL, target, tag.number, tag.pack(message), by))
+                payload = codec.pack((SHORT_TELL, ref.target, tag.number, tag.pack(message), by))
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
         if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
-            self.send(node, Delivery(message, sender, None, ref.path, ref.uid))
+            self.send(ref.node, Delivery(message, sender, None, ref.path, ref.uid))
             return
         if names.fresh:
             payload = _with_definitions(names, payload)
-        link.send(payload, (_TOLD, ref, message, sender), ref.path)
+        link.send_short(payload, (_TOLD, ref, message, sender))
 
     def ask(self, ref: ActorRef[Any], message: object, ask: LocalAsk) -> None:
         """Ask an actor of another node. Raises `MessageError` when it cannot be encoded."""
-        node = ref.node
-        link = self._links.get(node) or self._link(node)
-        asks = self._asks
+        link, asks = ref.link, self._asks
         if link is None or not link.takes_short or len(asks) >= ASKS_MAX:
-            self.send(node, Delivery(message, None, ask, ref.path, ref.uid))
-            return
+            link = self._short_way(ref)
+            if link is None or len(asks) >= ASKS_MAX:
+                CHECKS[type(message)](message)
+                self.send(ref.node, Delivery(message, None, ask, ref.path, ref.uid))
+                return
         names, codec = link.names, self._codec
         assert names is not None
-        target = names.targets.get((ref.path, ref.uid))
         tag = names.tags.get(type(message))
-        if target is None or tag is None:
-            target, tag = self._define(names, ref.path, ref.uid, type(message))
+        if ref.names is not names or tag is None:
+            names, tag = self._define(link, ref, type(message))
         self._corr = corr = self._corr + 1
         try:
-            payload = codec.pack((SHORT_ASK, target, tag.number, tag.pack(message), corr))
+            payload = codec.pack((SHORT_ASK, ref.target, tag.number, tag.pack(message), corr))
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
         if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
-            self.send(node, Delivery(message, None, ask, ref.path, ref.uid))
+            self.send(ref.node, Delivery(message, None, ask, ref.path, ref.uid))
             return
         if names.fresh:
             payload = _with_definitions(names, payload)
-        ask.corr, ask.node = corr, node
+        ask.corr, ask.node = corr, ref.node
         asks[corr] = ask
-        link.send(payload, (_ASKED, ref, message, ask), ref.path)
+        link.send_short(payload, (_ASKED, ref, message, ask))
+
+    def _short_way(self, ref: ActorRef[Any]) -> DataLink | None:
+        """The link that takes short forms for this ref, remembered in it; None: none does now."""
+        link = ref.link = self._link(ref.node)
+        return link if link is not None and link.takes_short else None
 
     def _link(self, node: NodeId) -> DataLink | None:
         """The way to a node, remembered until it ends."""
@@ -246,19 +251,24 @@ class Remote:
         if link is not None:
             await link.room()
 
-    def _define(self, names: Names, path: str, uid: int, cls: type) -> tuple[int, Tag]:
-        """The numbers of a target and a class, of which one at least is new."""
-        names.make_room()
-        target, tag = names.targets.get((path, uid)), names.tags.get(cls)
-        if target is None:
-            target = names.targets[(path, uid)] = names.take_number()
-            names.fresh.append(self._codec.pack((DEFINE_TARGET, target, path, uid)))
+    def _define(self, link: DataLink, ref: ActorRef[Any], cls: type) -> tuple[Names, Tag]:
+        """The numbers of a ref and a class on a link; one of them at least may be new."""
+        name = name_to_travel(cls)
+        schema: Schema[Any] = schema_of(cls)
+        names = link.names
+        if names is None or names.is_full:
+            names = link.names = Names()
+        if ref.names is not names:
+            target = names.targets.get((ref.path, ref.uid))
+            if target is None:
+                target = names.targets[(ref.path, ref.uid)] = names.take_number()
+                names.fresh.append(self._codec.pack((DEFINE_TARGET, target, ref.path, ref.uid)))
+            ref.names, ref.target = names, target
+        tag = names.tags.get(cls)
         if tag is None:
-            name = name_to_travel(cls)
-            schema: Schema[Any] = schema_of(cls)
-            tag = names.tags[cls] = Tag(names.take_number(), schema.pack_with_large)
+            tag = names.tags[cls] = Tag(names.take_number(), schema.check_and_pack)
             names.fresh.append(self._codec.pack((DEFINE_TAG, tag.number, name)))
-        return target, tag
+        return names, tag
 
     def _sender_number(self, names: Names, sender: ActorRef[Any]) -> int | ActorRef[Any]:
         """The number of an actor of this process; others travel as they are."""
@@ -268,7 +278,7 @@ class Remote:
         number = names.senders.get(key)
         if number is None:
             if names.is_full:
-                return sender  # the numbers of this message must outlive it
+                return sender  # the table is renewed by the next message
             number = names.senders[key] = names.take_number()
             names.fresh.append(self._codec.pack((DEFINE_SENDER, number, sender)))
         return number
@@ -283,7 +293,7 @@ class Remote:
             except (TypeError, ValueError, OverflowError) as error:
                 raise unpackable("answer", error) from error
             if len(payload) < LARGE_BYTES_MIN:
-                link.send(payload, (_ANSWERED, value), TEMP)
+                link.send_short(payload, (_ANSWERED, value))
                 return
         tag = ""
         if schema.takes_any and wire_name(type(value)) is not None:
@@ -312,7 +322,7 @@ class Remote:
         if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
             return False
-        link.send(payload, (_ANSWERED, value), TEMP)
+        link.send_short(payload, (_ANSWERED, value))
         return True
 
     def send_failure(self, node: NodeId, corr: int, error: TenureError) -> None:
@@ -355,33 +365,48 @@ class Remote:
 
     def frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """The envelopes of a data frame on a connection of `sender`. Never raises."""
-        known = memory.names
+        cells, unpackers, asks = memory.cells, memory.unpackers, self._asks
+        last: Cell | None = None  # messages to one actor go into its mailbox together
+        batch: list[object] = []
         for raw in self._codec.values(frame, self._refused):
+            length = len(raw) if type(raw) is list else 0
             # The usual case first: a message is told to an actor that is there.
-            kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
-            if kind == SHORT_TELL and len(raw) == 4:
+            if length == 4 and raw[0] == SHORT_TELL:
                 try:
-                    target, tag = known[raw[1]], known[raw[2]]
-                except (KeyError, TypeError):
-                    self._refused("bad envelope", "a number that was not defined")
-                    continue
-                if type(target) is _KnownTarget and type(tag) is _KnownTag:
-                    cell = target.cell
-                    if cell is not None and not cell.closed and tag.unpack is not None:
-                        try:
-                            message = tag.unpack(raw[3])
-                        except MessageError as error:
-                            self._unreadable(sender, target, tag.name, raw[3], None, error)
-                            continue
-                        cell.put(message)
+                    cell, unpack = cells[raw[1]], unpackers[raw[2]]
+                    message = unpack(raw[3])
+                except (KeyError, TypeError, MessageError):
+                    pass  # not defined, not known, or not readable: that is told below
+                else:
+                    if cell is last:
+                        batch.append(message)
                         continue
-            elif kind == SHORT_REPLY:
-                self._short_reply(raw[1], raw[2])
+                    if not cell.closed:
+                        if last is not None:
+                            last.put_all(batch)
+                        last, batch = cell, [message]
+                        continue
+            if last is not None:
+                last.put_all(batch)
+                last, batch = None, []
+            if length == 3 and raw[0] == SHORT_REPLY:
+                corr, packed = raw[1], raw[2]
+                ask = asks.pop(corr, None) if type(corr) is int else None
+                if ask is None:
+                    self._runtime.count("late answers")
+                    continue
+                ask.corr = 0
+                if type(packed) is ask.schema.as_is:
+                    ask.complete(packed)
+                else:
+                    self._complete(ask, packed)
                 continue
             try:
-                self._take(sender, raw, known)
+                self._take(sender, raw, memory)
             except MessageError as error:
                 self._refused("bad envelope", str(error))
+        if last is not None:
+            last.put_all(batch)
 
     def skip(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """Take only the definitions of a frame. Never raises."""
@@ -390,7 +415,7 @@ class Remote:
             if type(kind) is int and kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
                 assert type(raw) is list
                 with contextlib.suppress(MessageError):
-                    self._defined(sender, kind, raw[1:], memory.names)
+                    self._defined(sender, kind, raw[1:], memory)
 
     def piece(
         self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
@@ -405,11 +430,11 @@ class Remote:
             return
         for raw in self._codec.values_of_large(whole.envelope, whole.parts, self._refused):
             try:
-                self._take(sender, raw, memory.names)
+                self._take(sender, raw, memory)
             except MessageError as error:
                 self._refused("bad envelope", str(error))
 
-    def _take(self, node: NodeId, raw: object, known: dict[int, object]) -> None:
+    def _take(self, node: NodeId, raw: object, memory: LinkMemory) -> None:
         """One value of a frame, whatever it is. Raises `MessageError` for what is none of ours."""
         kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
         if type(kind) is not int or kind < SHORT_TELL:
@@ -420,21 +445,22 @@ class Remote:
                 self._envelope(node, envelope)
             return
         assert type(raw) is list
-        if kind == SHORT_REPLY:
-            self._short_reply(raw[1], raw[2])
-        elif kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
-            self._defined(node, kind, raw[1:], known)
+        if kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
+            self._defined(node, kind, raw[1:], memory)
         elif kind in (SHORT_TELL, SHORT_ASK):
-            self._short_message(node, kind, raw, known)
+            self._short_message(node, kind, raw, memory)
         else:
             self._refused("no envelope", f"kind {kind}")
 
     def _defined(
-        self, node: NodeId, kind: int, fields: list[object], known: dict[int, object]
+        self, node: NodeId, kind: int, fields: list[object], memory: LinkMemory
     ) -> None:
+        known = memory.names
         number, value = fields[:2]
         if type(number) is not int or not 0 <= number < NAMES_MAX:
             raise MessageError("a definition without a number in range")
+        for table in (known, memory.cells, memory.unpackers):
+            table.pop(number, None)
         if kind == DEFINE_TARGET:
             uid = fields[2] if len(fields) > 2 else None
             if type(value) is not str or not is_path(value) or type(uid) is not int or uid < 0:
@@ -443,15 +469,18 @@ class Remote:
         elif kind == DEFINE_TAG:
             if type(value) is not str or len(value) > _TAG_LENGTH_MAX:
                 raise MessageError("a definition of a tag without a name")
-            known[number] = _KnownTag(value)
+            tag = known[number] = _KnownTag(value)
+            if tag.unpack is not None:
+                memory.unpackers[number] = tag.unpack
         else:
             if not isinstance(value, ActorRef) or value.node != node:
                 raise MessageError("a definition of a sender on another node")
             known[number] = value
 
     def _short_message(
-        self, node: NodeId, kind: int, raw: list[object], known: dict[int, object]
+        self, node: NodeId, kind: int, raw: list[object], memory: LinkMemory
     ) -> None:
+        known = memory.names
         if len(raw) < 4 + (kind == SHORT_ASK) or type(raw[1]) is not int or type(raw[2]) is not int:
             raise MessageError("a short message without target, tag and body")
         target, tag, body = known.get(raw[1]), known.get(raw[2]), raw[3]
@@ -479,23 +508,22 @@ class Remote:
         except MessageError as error:
             self._unreadable(node, target, tag.name, body, asker, error)
             return
-        cell = target.cell
         delivery = Delivery(message, sender, asker, target.path, target.uid)
+        cell = memory.cells.get(raw[1])
         if cell is not None and not cell.closed:
-            cell.put(message if sender is None and asker is None else delivery)
+            cell.put(delivery)
             return
+        memory.cells.pop(raw[1], None)
         if self._runtime.path_handler(target.path, target.uid) is None:
-            target.cell = self._runtime.cell_at(target.path, target.uid)
+            cell = self._runtime.cell_at(target.path, target.uid)
+            if cell is not None:
+                memory.cells[raw[1]] = cell
         self._runtime.deliver(delivery, node)
 
-    def _short_reply(self, corr: object, packed: object) -> None:
-        ask = self._asks.pop(corr, None) if type(corr) is int else None
-        if ask is None:
-            self._runtime.count("late answers")
-            return
+    def _complete(self, ask: LocalAsk, packed: object) -> None:
+        """An answer that has to be unpacked."""
         try:
-            schema = ask.schema
-            ask.complete(packed if type(packed) is schema.as_is else schema.unpack(packed))
+            ask.complete(ask.schema.unpack(packed))
         except MessageError as error:
             ask.fail(ActorFailedError("MessageError", str(error)))
             self._refused("unreadable answer", str(error))

@@ -16,10 +16,10 @@ import math
 import os
 import random
 import re
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from threading import get_ident
 from typing import Any, NoReturn, cast, get_args
 
 from gossip.membership import NodeId
@@ -403,7 +403,7 @@ class Runtime:
 
     def pump_soon(self) -> None:
         """See to it that the pump will run. Called when `is_idle`, before a turn is queued."""
-        if threading.get_ident() != self._thread:
+        if get_ident() != self._thread:
             self.check_thread()
         self.loop.call_soon(self.pump, context=self.context.copy())
         self.is_idle = False
@@ -414,7 +414,7 @@ class Runtime:
         if self._is_forked:
             raise WrongProcessError(_FORKED)
         if asyncio._get_running_loop() is self.loop:
-            self._thread = threading.get_ident()
+            self._thread = get_ident()
         elif self.loop.is_running():
             raise WrongThreadError(
                 "refs work only on the thread of their system's event loop, and this is another: "
@@ -686,7 +686,6 @@ class Runtime:
             await self._ends(left, self.loop.time() + min(timeout_s, KILL_S))
         self.abandon_all()
         self.remote.close()
-        self.ask_timers.close()
         self._limiter.close()
         return not left
 

@@ -35,8 +35,8 @@ DECIMAL_CHARACTERS_MAX = 1_024
 DECIMAL_EXPONENT_MAX = 999_999
 """Largest power of ten of a decimal: what follows, `int()` first, costs memory in proportion."""
 
-_EPOCH = dt.datetime(1970, 1, 1)
-_DAY_US = 86_400_000_000
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
 _DATETIME = struct.Struct("!qq")
 _DATE = struct.Struct("!I")
 _TIMEDELTA = struct.Struct("!iII")
@@ -148,7 +148,8 @@ def _extension(
         check(value)
 
     def pack(value: Any, _depth: int) -> msgpack.ExtType:
-        return msgpack.ExtType(code, write(value))
+        # Not by its constructor: that checks code and data once more, at twice the price.
+        return tuple.__new__(msgpack.ExtType, (code, write(value)))
 
     def unpack(value: Any, _depth: int) -> object:
         if type(value) is not msgpack.ExtType or value.code != code:
@@ -182,22 +183,18 @@ def datetime_kind(where: str) -> FieldKind:
         offset(value)
 
     def write(value: dt.datetime) -> bytes:
-        offset_us = _microseconds(offset(value))
-        return _DATETIME.pack(
-            _microseconds(value.replace(tzinfo=None) - _EPOCH) - offset_us, offset_us
-        )
+        offset_us = offset(value) // _MICROSECOND
+        return _DATETIME.pack((value - _EPOCH) // _MICROSECOND, offset_us)
 
     def read(data: bytes) -> dt.datetime:
         instant_us, offset_us = _DATETIME.unpack(data)
-        zone = dt.timezone(dt.timedelta(microseconds=offset_us)) if offset_us else dt.UTC
-        local = _EPOCH + dt.timedelta(microseconds=instant_us + offset_us)
-        return local.replace(tzinfo=zone)
+        if not offset_us:
+            return _EPOCH + dt.timedelta(0, 0, instant_us)
+        # By the local time: that in UTC may lie before the first year, or after the last.
+        local = _EPOCH.replace(tzinfo=None) + dt.timedelta(0, 0, instant_us + offset_us)
+        return local.replace(tzinfo=dt.timezone(dt.timedelta(0, 0, offset_us)))
 
     return _extension(dt.datetime, DATETIME_CODE, where, check, write, read)
-
-
-def _microseconds(span: dt.timedelta) -> int:
-    return span.days * _DAY_US + span.seconds * 1_000_000 + span.microseconds
 
 
 def date_kind(where: str) -> FieldKind:

@@ -93,7 +93,7 @@ class Schema(Generic[T]):
     `check(obj)` raises `MessageError` naming class, field, expected and met type. `pack(obj)`
     gives the positional list of an object that passed `check`; `pack_with_large(obj)` the same
     with large `bytes` as `Large` (map keys excepted), and is `pack` itself where no field can hold
-    any. `unpack(list)` builds an object out of what a peer sent (as msgpack read it; the object
+    any; `check_and_pack(obj)` is `check` and that in one. `unpack(list)` builds an object out of what a peer sent (as msgpack read it; the object
     may keep lists and maps of it) and raises nothing but `MessageError`.
     """
 
@@ -101,6 +101,7 @@ class Schema(Generic[T]):
     check: _Check[T]
     pack: _Pack[T]
     pack_with_large: _Pack[T]
+    check_and_pack: _Pack[T]
     unpack: _Unpack[T]
 
 
@@ -414,31 +415,46 @@ def _generate(cls: type[T], fields: list[tuple[_Field, FieldKind]]) -> Schema[T]
     ]
     packed: list[str] = []
     packed_large: list[str] = []
+    packed_checked: list[str] = []
     for i, (field, kind) in enumerate(fields):
         space |= {f"check{i}": kind.check, f"unpack{i}": kind.unpack}
         space |= {f"pack{i}": kind.pack, f"large{i}": kind.pack_large}
         unless = "" if kind.inline is None else f"if not ({kind.inline.format(v=f'v{i}')}): "
         check += [f"  v{i} = o.{field.name}", f"  {unless}check{i}(v{i}, d)"]
         unpack.append(f"  {unless}v{i} = unpack{i}(v{i}, d)")
-        packed.append(_packed(field.name, kind.pack, kind.inline_pack, f"pack{i}"))
-        packed_large.append(
-            packed[-1]
-            if kind.pack_large is None
-            else _packed(field.name, kind.pack_large, kind.inline_large, f"large{i}")
-        )
+        for value, into in ((f"o.{field.name}", packed_large), (f"v{i}", packed_checked)):
+            into.append(
+                _packed(value, kind.pack, kind.inline_pack, f"pack{i}")
+                if kind.pack_large is None
+                else _packed(value, kind.pack_large, kind.inline_large, f"large{i}")
+            )
+        packed.append(_packed(f"o.{field.name}", kind.pack, kind.inline_pack, f"pack{i}"))
     builder = _fast_builder(cls, [field.name for field, _ in fields], space)
     unpack += builder or [f"  return build([{values}])"]
     pack = [f"def pack(o, d=0): return [{', '.join(packed)}]", "pack_large = pack"]
     if packed_large != packed:
         pack[1] = f"def pack_large(o, d=0): return [{', '.join(packed_large)}]"
-    exec("\n".join([*check, *pack, *unpack]), space)
-    return Schema(cls, space["check"], space["pack"], space["pack_large"], space["unpack"])
+    both = [
+        check[0].replace("check", "check_and_pack"),
+        *check[1:],
+        f"  return [{', '.join(packed_checked)}]",
+    ]
+    exec("\n".join([*check, *pack, *both, *unpack]), space)
+    return Schema(
+        cls,
+        space["check"],
+        space["pack"],
+        space["pack_large"],
+        space["check_and_pack"],
+        space["unpack"],
+    )
 
 
-def _packed(field_name: str, pack: Convert | None, inline: str | None, function: str) -> str:
+def _packed(value: str, pack: Convert | None, inline: str | None, function: str) -> str:
+    """The expression that packs what the expression `value` gives."""
     if inline is not None:
-        return inline.format(v=f"(x := o.{field_name})", f=function)
-    return f"o.{field_name}" if pack is None else f"{function}(o.{field_name}, d)"
+        return inline.format(v=f"(x := {value})", f=function)
+    return value if pack is None else f"{function}({value}, d)"
 
 
 def _build(cls: type[T], fields: list[_Field]) -> Callable[[list[Any]], T]:

@@ -1,7 +1,8 @@
 """What becomes of an actor that raised, and why an actor stopped.
 
-Decides: the four answers to a failure and the budget and backoff of restarts. Does not perform
-them: that is `node.cell`. Given by the user at `spawn`, as `supervision=`.
+Decides: the answers to a failure, for one actor or a group, and the budget and backoff of
+restarts. Does not perform them: that is `node.cell`. Given by the user at `spawn`, as
+`supervision=`.
 """
 
 from __future__ import annotations

@@ -223,6 +223,7 @@ class ActorSystem:
             environment.clock,
             environment.wall_clock,
             transport.link_records,
+            transport.dial_faults,
         )
         transport.open(self_id, self._daemon)
         logger.info(

@@ -80,22 +80,12 @@ class TimerWheel:
             entry.bucket.pop(entry, None)
             entry.bucket = None
 
-    def close(self) -> None:
-        """Expire nothing more."""
-        self._buckets.clear()
-        self._instants.clear()
-        self._disarm()
-
     def _arm(self, due: float) -> None:
-        self._disarm()
+        if self._timer is not None:
+            self._timer.cancel()
         self._armed_for = due
         delay_s = max(due - self._clock(), REARM_MIN_S)
         self._timer = self._loop.call_later(delay_s, self._fire, context=self._context)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer, self._armed_for = None, math.inf
 
     def _fire(self) -> None:
         self._timer, self._armed_for = None, math.inf

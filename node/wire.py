@@ -134,13 +134,15 @@ def decode(frame: bytes) -> tuple[g.Head, list[object], list[WireError]]:
         use_list=True, raw=False, strict_map_key=True, max_buffer_size=FRAME_BYTES_MAX
     )
     unpacker.feed(memoryview(frame)[HEAD.size :])
+    end = 0
     try:
         for item in unpacker:
+            end = unpacker.tell()  # here: after the last one it counts what is incomplete
             if len(found) + len(refused) >= MESSAGES_PER_FRAME_MAX:
                 refused.append(WireError("malformed", "too many messages in one frame"))
                 break
             _decode_item(item, found, refused)
-        if unpacker.tell() != len(frame) - HEAD.size:
+        if end != len(frame) - HEAD.size:
             refused.append(WireError("malformed", "a truncated message"))
     except Exception as error:  # noqa: BLE001 - msgpack raises several unrelated classes
         refused.append(WireError("malformed", f"{type(error).__name__}: {error}"))

@@ -30,6 +30,7 @@ import zmq
 from gossip.membership import NodeId
 from node.addresses import endpoint, packed_number, resolve, without_brackets
 from node.outbox import Frame, Outbox
+from node.zmq_auth import ZAP_DOMAIN
 from node.zmq_monitor import SocketMonitor
 
 _PACES_MAX = 4096
@@ -82,6 +83,7 @@ class _Link(Generic[Queue]):
         "has_heartbeat",
         "held",
         "hello",
+        "key",
         "monitor",
         "outbox",
         "peer",
@@ -99,6 +101,7 @@ class _Link(Generic[Queue]):
         self.port = port
         self.held: Frame | None = None  # made, and not taken by the socket
         self.hello: bytes | None = None  # not yet handed to the socket
+        self.key = b""  # the far end must prove it; empty without keys
         self.up = False  # the handshake is done
         self.blocked = False  # the socket takes nothing more; its descriptor tells when it does
         self.dirty = False  # in the list of links to flush at the end of this turn
@@ -125,7 +128,9 @@ class Links(Generic[Queue]):
 
     `hello(peer)` makes the introduction of a new connection, `make_outbox(peer, wake)` its queue,
     `dropped(peer, item)` hears of each item that will not be sent, `lost(peer)` of each link that
-    had been established and ended.
+    had been established and ended. `server_keys(peer)`: CURVE keys of which the far end must prove
+    one; None without keys. `refused(peer, event, value)` hears of each handshake that failed, as
+    the monitor tells it (0, 0: there is no key to expect of the peer).
     """
 
     def __init__(
@@ -135,7 +140,9 @@ class Links(Generic[Queue]):
         timing: LinkTiming,
         *,
         links_max: int,
-        options: dict[int, int],
+        options: dict[int, int | bytes],
+        server_keys: Callable[[NodeId], tuple[bytes, ...]] | None,
+        refused: Callable[[NodeId, int, int], None],
         hello: Callable[[NodeId], bytes],
         make_outbox: Callable[[NodeId, Callable[[], None]], Queue],
         dropped: Callable[[NodeId, object], None],
@@ -146,6 +153,8 @@ class Links(Generic[Queue]):
         self._timing = timing
         self._links_max = links_max
         self._options = options
+        self._server_keys = server_keys
+        self._refused = refused
         self._hello = hello
         self._make_outbox = make_outbox
         self._dropped = dropped
@@ -194,6 +203,14 @@ class Links(Generic[Queue]):
         link = self._links.get(peer)
         if link is not None:
             self._end(link)
+
+    def close_distrusted(self) -> None:
+        """Drop the links whose far end is trusted no more, or has another key to prove by now."""
+        if self._server_keys is None:
+            return
+        for link in list(self._links.values()):
+            if link.socket is not None and link.key not in self._server_keys(link.peer):
+                self._end(link)
 
     def end(self, linger_ms: int) -> None:
         """Drop all links and whatever is sent from now on; see `close_all`."""
@@ -364,12 +381,22 @@ class Links(Generic[Queue]):
 
     def _connect(self, link: _Link[Queue], number: str) -> None:
         self._dial_count += 1
+        if self._server_keys is not None:
+            keys = self._server_keys(link.peer)
+            if not keys:
+                self._refused(link.peer, 0, 0)
+                self._attempt_failed(link, at_once=False)
+                return
+            # While a key is being replaced there are two, one after the other is tried.
+            link.key = keys[self._pace_of(link).failure_count % len(keys)]
         try:
             socket = link.socket = self._context.socket(zmq.DEALER)
             for option, value in self._options.items():
                 socket.setsockopt(option, value)
             socket.setsockopt(zmq.IPV6, int(":" in number))
-            socket.setsockopt_string(zmq.ZAP_DOMAIN, "tenure")  # speak to ZMTP 3 only
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)  # speak to ZMTP 3 only
+            if link.key:
+                socket.setsockopt(zmq.CURVE_SERVERKEY, link.key)
             self._set_heartbeat(link, socket)
             link.descriptor = int(socket.getsockopt(zmq.FD))
             link.monitor = SocketMonitor(
@@ -378,7 +405,7 @@ class Links(Generic[Queue]):
                 self._loop,
                 name=f"link-{self._dial_count}",
                 events=_EVENTS,
-                on_event=lambda event, _value: self._on_event(link, event),
+                on_event=lambda event, value: self._on_event(link, event, value),
             )
             socket.connect(endpoint(number, link.port))
         except zmq.ZMQError:
@@ -395,7 +422,7 @@ class Links(Generic[Queue]):
 
     # -- what the monitor tells ---------------------------------------------------------------
 
-    def _on_event(self, link: _Link[Queue], event: int) -> None:
+    def _on_event(self, link: _Link[Queue], event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._established(link)
         elif link.up:
@@ -405,6 +432,8 @@ class Links(Generic[Queue]):
             self._end(link)
             self._lost(link.peer)
         else:
+            if event & _HANDSHAKE_FAILED:
+                self._refused(link.peer, event, value)
             elapsed_s = time.monotonic() - link.dialled_at
             refused = event == zmq.EVENT_CLOSED and elapsed_s < self._timing.connect_s
             self._attempt_failed(link, at_once=refused)

@@ -14,6 +14,9 @@ Reasons given to `Inbox.frame_refused`:
 - "wrong-uid": the connection means a process that ran at our address before us;
 - "superseded": its process has introduced a later connection on this lane;
 - "second-hello": a connection tried to change its identity;
+- "unknown-key" (from `node.zmq_security`), "wrong-key", "revoked-key": with keys, the connection's
+  key is not trusted, is not that of the node it says it is, or is trusted no more; it is ended;
+- "half-open": one of too many connections that said nothing yet; it is ended;
 - "malformed": an empty frame, or a message of several parts;
 - "handshake": a connection that spoke ZMTP but not to its end (per connection);
 - "foreign": a connection that did not speak ZMTP 3, an HTTP client for example (per connection).
@@ -29,6 +32,7 @@ import errno
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import zmq
 
@@ -36,6 +40,8 @@ from gossip.membership import NodeId
 from node.addresses import endpoint
 from node.environment import Inbox, Lane, LinkMemory
 from node.hello import MAGIC, Hello, HelloRefusal, unpack_hello
+from node.tcp_connections import TcpConnection, bytes_received, hang_up, identify
+from node.zmq_auth import ZAP_DOMAIN
 from node.zmq_monitor import SocketMonitor
 
 _HANDSHAKE_FAILED = (
@@ -52,6 +58,20 @@ _EVENTS = (
 )
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 
+# A client that has come to the end of its handshake has sent at least so much: the greeting and
+# READY, or with CURVE the greeting, HELLO and INITIATE.
+SILENT_BYTES = 64 + 40
+SILENT_BYTES_CURVE = 64 + 202 + 259
+SILENT_LOOKED_AT_MAX = 16  # for each connection that is one too many
+
+
+class _Source(NamedTuple):
+    """What libzmq knows of the connection a frame came on: the key it has proven (empty without
+    keys), and its TCP connection."""
+
+    public_key: bytes
+    tcp: TcpConnection | None
+
 
 class _Connection:
     """An introduced connection; its identity never changes.
@@ -60,12 +80,18 @@ class _Connection:
     dialled as "whoever is there" and, once it is known, as itself, and both links go on.
     """
 
-    __slots__ = ("key", "link_number", "memory", "sender")
+    __slots__ = ("key", "link_number", "memory", "sender", "source")
 
     def __init__(
-        self, sender: NodeId, meant_uid: int, link_number: int, memory: LinkMemory
+        self,
+        sender: NodeId,
+        meant_uid: int,
+        link_number: int,
+        memory: LinkMemory,
+        source: _Source,
     ) -> None:
         self.memory = memory
+        self.source = source
         self.sender = sender
         self.key = (sender, meant_uid)
         self.link_number = link_number
@@ -76,7 +102,10 @@ class Listener:
 
     `connections_max` introduced connections are remembered, the ones silent for longest are
     forgotten first (their frames are then "no-hello"); as many refused ones are remembered beside
-    them, so a flood of strangers displaces no member.
+    them, so a flood of strangers displaces no member. Of connections whose handshake is not over
+    those beyond `half_open_max` are ended, the oldest that said nothing yet first.
+
+    `authorise(sender, key)`: with keys, why a connection with this key cannot be `sender`'s.
     """
 
     def __init__(
@@ -92,6 +121,8 @@ class Listener:
         message_bytes_max: int,
         turn_begin: Callable[[], None],
         turn_end: Callable[[], None],
+        half_open_max: int,
+        authorise: Callable[[NodeId, bytes], HelloRefusal | None] | None,
     ) -> None:
         self._lane = lane
         self._context = context
@@ -103,10 +134,15 @@ class Listener:
         self._message_bytes_max = message_bytes_max
         self._turn_begin = turn_begin
         self._turn_end = turn_end
+        self._half_open_max = half_open_max
+        self._authorise = authorise
+        self._silent_bytes = SILENT_BYTES if authorise is None else SILENT_BYTES_CURVE
+        self._port = 0
         self._introduced: OrderedDict[bytes, _Connection] = OrderedDict()
         self._refused: OrderedDict[bytes, HelloRefusal] = OrderedDict()
         self._current: dict[tuple[NodeId, int], bytes] = {}
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
+        self._hung_up: set[int] = set()  # of those, ended by us
         self._handshake_failed = False
         self.frames_received = 0
         self.bytes_received = 0
@@ -119,7 +155,7 @@ class Listener:
         self._descriptor = -1
         self._monitor: SocketMonitor | None = None
 
-    def bind(self, number: str, port: int, options: dict[int, int]) -> int:
+    def bind(self, number: str, port: int, options: dict[int, int | bytes]) -> int:
         """Bind to a numeric address; returns the port (the one chosen, when `port` is 0).
 
         Raises `zmq.ZMQError`; everything is closed then.
@@ -130,7 +166,7 @@ class Listener:
                 socket.setsockopt(option, value)
             # With a domain libzmq turns away what does not speak ZMTP 3; without one it takes
             # any bytes (an HTTP request) for a peer of ZMTP 1 and keeps the connection.
-            socket.setsockopt_string(zmq.ZAP_DOMAIN, "tenure")
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
             self._monitor = SocketMonitor(
                 self._context,
                 socket,
@@ -144,7 +180,8 @@ class Listener:
         except zmq.ZMQError:
             self.close()
             raise
-        return int(bytes(bound).rstrip(b"\0").rpartition(b":")[2])
+        self._port = int(bytes(bound).rstrip(b"\0").rpartition(b":")[2])
+        return self._port
 
     def open(
         self,
@@ -171,6 +208,20 @@ class Listener:
                 del self._introduced[routing_id]
                 del self._current[connection.key]
                 self._remember_refused(routing_id, _wrong_uid(sender, meant_uid, self_uid))
+
+    def drop_distrusted(self) -> None:
+        """Whom `authorise` does not let in any more is refused from now on, and hung up on."""
+        if self._authorise is None:
+            return
+        for routing_id, connection in list(self._introduced.items()):
+            refusal = self._authorise(connection.sender, connection.source.public_key)
+            if refusal is not None:
+                del self._introduced[routing_id]
+                del self._current[connection.key]
+                self._remember_refused(routing_id, refusal)
+                self._refuse(refusal.reason, refusal.detail)
+                if connection.source.tcp is not None:
+                    hang_up(connection.source.tcp)
 
     def close(self) -> None:
         """Stop listening and drop all connections. Idempotent."""
@@ -222,7 +273,13 @@ class Listener:
             if self._skipping:
                 self._skipping = bool(socket.getsockopt(zmq.RCVMORE))
                 continue
-            frame = socket.recv(zmq.NOBLOCK)
+            connection = introduced.get(first)
+            source = None
+            if connection is None:
+                whole = socket.recv(zmq.NOBLOCK, copy=False)
+                frame, source = whole.bytes, self._source_of(whole)
+            else:
+                frame = socket.recv(zmq.NOBLOCK)
             size = len(frame)
             left_bytes -= size
             self.frames_received += 1
@@ -236,7 +293,7 @@ class Listener:
                     left_bytes -= self._take_piece(socket, connection, frame)
                 continue
             if connection is None or frame.startswith(MAGIC) or not frame:
-                self._take_unusual(first, frame, connection)
+                self._take_unusual(first, frame, connection, source)
                 continue
             introduced.move_to_end(first)
             inbox = self._inbox
@@ -259,7 +316,21 @@ class Listener:
             self._inbox.data_piece(connection.sender, header, piece.buffer, connection.memory)
         return len(piece)
 
-    def _take_unusual(self, routing_id: bytes, frame: bytes, known: _Connection | None) -> None:
+    def _source_of(self, frame: zmq.Frame) -> _Source:
+        """What libzmq tells of the connection that a frame came on."""
+        try:
+            key = bytes.fromhex(str(frame.get("User-Id"))) if self._authorise is not None else b""
+            return _Source(key, identify(int(frame.get("__fd")), self._port))
+        except (zmq.ZMQError, ValueError):
+            return _Source(b"", None)
+
+    def _take_unusual(
+        self,
+        routing_id: bytes,
+        frame: bytes,
+        known: _Connection | None,
+        source: _Source | None,
+    ) -> None:
         """A frame that is not simply the next one of an introduced connection."""
         if not frame:
             self._refuse("malformed", "an empty frame")
@@ -271,18 +342,26 @@ class Listener:
         if refusal is None:
             hello = unpack_hello(frame, self._versions, self._lane)
             refusal = (
-                hello if isinstance(hello, HelloRefusal) else self._introduce(routing_id, hello)
+                hello
+                if isinstance(hello, HelloRefusal)
+                else self._introduce(routing_id, hello, source or _Source(b"", None))
             )
         if refusal is not None:
             self._remember_refused(routing_id, refusal)
             self._refuse(refusal.reason, refusal.detail)
 
-    def _introduce(self, routing_id: bytes, hello: Hello) -> HelloRefusal | None:
+    def _introduce(self, routing_id: bytes, hello: Hello, source: _Source) -> HelloRefusal | None:
         """Accept a connection, or tell why not."""
         if len(routing_id) != 5 or routing_id[0] != 0:
             # Ids that libzmq gives are never used twice; one that a peer chose could come back
             # on another connection and inherit this identity.
             return HelloRefusal("bad-hello", f"{hello.sender} chose its own routing id")
+        if self._authorise is not None:
+            refusal = self._authorise(hello.sender, source.public_key)
+            if refusal is not None:
+                if source.tcp is not None:
+                    hang_up(source.tcp)
+                return refusal
         if hello.meant_uid not in (0, self._self_uid):
             return _wrong_uid(hello.sender, hello.meant_uid, self._self_uid)
         superseded = HelloRefusal("superseded", f"{hello.sender} has a later connection")
@@ -303,6 +382,7 @@ class Listener:
             hello.meant_uid,
             hello.link_number,
             LinkMemory(self._message_bytes_max),
+            source,
         )
         self._introduced[routing_id] = connection
         self._current[connection.key] = routing_id
@@ -325,6 +405,8 @@ class Listener:
         """Count the connections that libzmq itself turned away."""
         if event == zmq.EVENT_ACCEPTED:
             self._shaking[value] = None
+            if len(self._shaking) > self._half_open_max:
+                self._end_a_silent_one()
         elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             # It does not say which. Taking the oldest one keeps the sums right, and who is left
             # over is told by its end.
@@ -332,7 +414,9 @@ class Listener:
                 del self._shaking[next(iter(self._shaking))]
         elif event == zmq.EVENT_DISCONNECTED:
             failed, self._handshake_failed = self._handshake_failed, False
-            if value in self._shaking:
+            if value in self._hung_up:
+                self._hung_up.discard(value)
+            elif value in self._shaking:
                 del self._shaking[value]
                 if not failed:
                     self._refuse("foreign", "a connection that does not speak ZMTP 3")
@@ -343,8 +427,25 @@ class Listener:
         elif event & _HANDSHAKE_FAILED:
             # libzmq reports the failure and the end of a connection together, in this order.
             self._handshake_failed = True
-            if value not in _CLOSED_BY_PEER:
+            # A key that is not trusted was counted when its doorkeeper was asked.
+            if value not in _CLOSED_BY_PEER and event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._refuse("handshake", f"failed with {_failure(event, value)}")
+
+    def _end_a_silent_one(self) -> None:
+        """Too many handshakes at once: make room, where the system tells who said nothing yet."""
+        for descriptor in list(self._shaking)[:SILENT_LOOKED_AT_MAX]:
+            tcp = identify(descriptor, self._port)
+            received = bytes_received(tcp) if tcp is not None else None
+            if tcp is None or received is None or received >= self._silent_bytes:
+                # Gone, or it has said all there is to say: what comes of it is told soon.
+                self._shaking.pop(descriptor)
+                self._shaking[descriptor] = None
+                continue
+            del self._shaking[descriptor]
+            self._hung_up.add(descriptor)
+            hang_up(tcp)
+            self._refuse("half-open", f"{tcp.peer} connected and said nothing; too many do so")
+            return
 
 
 def _wrong_uid(sender: NodeId, meant_uid: int, self_uid: int) -> HelloRefusal:
@@ -357,6 +458,8 @@ def _failure(event: int, value: int) -> str:
     if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         # libzmq leaves EAGAIN behind when the time for the handshake is over.
         return "a timeout" if value == errno.EAGAIN else os.strerror(value)
+    if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
+        return "another security mechanism: one of the two nodes has keys, the other has none"
     return f"ZMTP error {value:#x}"
 
 

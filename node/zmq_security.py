@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 REREAD_S = 0.5  # a changed file counts when it was the same twice: after 0.5 to 1 s
 RESOLVE_S = 5.0
-UNKNOWN_KEYS_LOGGED_MAX = 256
+LOGGED_MAX = 256  # subjects of refusals that are remembered as logged
 FAULTS_MAX = 1024
 FAULT_REPEAT_S = 60.0
 
@@ -47,7 +47,7 @@ class Security:
         self._doorkeepers: dict[Lane, Doorkeeper] = {}
         self._inbox: Inbox | None = None
         self._changed: Callable[[], None] = _nobody
-        self._logged: OrderedDict[bytes, None] = OrderedDict()
+        self._logged: OrderedDict[object, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._resolve_at = 0.0
@@ -138,10 +138,7 @@ class Security:
             self._inbox.frame_refused(
                 lane, "unknown-key", f"key {key.hex()} from {host} is not in trusted"
             )
-        if key not in self._logged:
-            self._logged[key] = None
-            if len(self._logged) > UNKNOWN_KEYS_LOGGED_MAX:
-                self._logged.popitem(last=False)
+        if self._is_new(key):
             log.warning(
                 "a connection is refused: its key is not trusted. If it is one of ours, add the "
                 "key to the trusted file",
@@ -149,9 +146,27 @@ class Security:
             )
         return False
 
+    def _is_new(self, subject: object) -> bool:
+        """True when nothing was logged of it since `trusted` was read."""
+        if subject in self._logged:
+            return False
+        self._logged[subject] = None
+        if len(self._logged) > LOGGED_MAX:
+            self._logged.popitem(last=False)
+        return True
+
     def introduced(self, sender: NodeId, key: bytes) -> HelloRefusal | None:
-        """Whether a connection with this key may be `sender`'s; see `KeyBook.introduced`."""
-        return self._book.introduced(sender, key)
+        """Whether a connection with this key may be `sender`'s; see `KeyBook.introduced`.
+
+        A refusal is logged once per key and address.
+        """
+        refusal = self._book.introduced(sender, key)
+        if refusal is not None and self._is_new((key, sender.address)):
+            log.warning(
+                "a connection is refused: its key is not that of the node it says it is",
+                extra={"reason": refusal.reason, "detail": refusal.detail},
+            )
+        return refusal
 
     def learn(self, peer: NodeId, key: bytes) -> bool:
         """A member record says that `peer` has this key; False when that is refused."""
@@ -183,14 +198,16 @@ class DialFaults:
 
     def __init__(self) -> None:
         self._faults: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        self._suspected = ""  # whose last dial may have failed for a reason to mend
+        self._suspected: OrderedDict[str, None] = OrderedDict()
 
     def suspect(self, address: str, why: str) -> None:
         """A dial failed as it does for this reason, but also when a process ends: it counts when
         it comes twice in a row."""
-        if self._suspected == address:
+        if address in self._suspected and address not in self._faults:
             self.note(address, why)
-        self._suspected = address
+        self._suspected[address] = None
+        if len(self._suspected) > FAULTS_MAX:
+            self._suspected.popitem(last=False)
 
     def note(self, address: str, why: str) -> None:
         """A dial to `address` failed in this way."""
@@ -205,9 +222,8 @@ class DialFaults:
             self._faults.popitem(last=False)
 
     def end(self, address: str) -> None:
-        """A dial to `address` succeeded."""
-        if self._suspected == address:
-            self._suspected = ""
+        """A dial to `address` succeeded, or nobody is to be dialled there any more."""
+        self._suspected.pop(address, None)
         self._faults.pop(address, None)
 
     def all(self) -> dict[str, str]:
@@ -225,7 +241,7 @@ def handshake_fault(event: int, value: int, address: str, own_key: bytes) -> str
             f"refused: key not trusted by {address}: add {own_key.hex()} to the trusted file there"
         )
     if event != zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-        return None
+        return None  # it may have ended for reasons of its own: see `broken_off`
     if value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
         if own_key:
             return (
@@ -234,6 +250,16 @@ def handshake_fault(event: int, value: int, address: str, own_key: bytes) -> str
             )
         return f"refused: {address} wants keys and this node has none: start this one with --keys"
     return f"refused: the handshake with {address} failed (ZMTP error {value:#x})"
+
+
+def broken_off(address: str, own_key: bytes) -> str:
+    """In words: why the far end may have ended handshakes without saying so."""
+    if own_key:
+        return (
+            f"refused: {address} ends each handshake: its key is not the one that the trusted file "
+            "here has for it, or it has no keys"
+        )
+    return f"refused: {address} ends each handshake: it may want keys, and this node has none"
 
 
 def _nobody() -> None:

@@ -8,8 +8,9 @@ Each lane is a ROUTER that only receives (`node.zmq_listener`) and one DEALER pe
 sends (`node.zmq_links`), in a ZeroMQ context of its own, so that bulk on the data lane never holds
 up the I/O thread of the control lane. Plain sockets on the running loop, no `zmq.asyncio`.
 
-Without keys (this version knows none) a process is believed about its identity by whoever it
-reaches: bind to loopback, or to a network in which every process is trusted (`insecure`).
+With keys (`node.zmq_security`) only trusted ones connect, over CURVE, and each speaks as itself.
+Without keys a process is believed about its identity by whoever it reaches: bind to loopback, or to
+a network in which every process is trusted (`insecure`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from node.outbox import FRAME_BYTES_TARGET, ControlOutbox, DataOutbox
 from node.wire import DATA_VERSION_MAX, DATA_VERSION_MIN
 from node.zmq_links import Links, LinkTiming
 from node.zmq_listener import Listener
+from node.zmq_security import DialFaults, Security, broken_off, handshake_fault
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ FRAME_BYTES_MAX = 8 * 1024 * 1024
 _SOCKETS_MAX = 16_384  # of one context; a link takes three
 _HEAD_BYTES_MAX = 4096
 _LINGER_MS = 200
-_KEEPALIVE: dict[int, int] = {
+_KEEPALIVE: dict[int, int | bytes] = {
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 30,
     zmq.TCP_KEEPALIVE_INTVL: 10,
@@ -57,7 +59,9 @@ class TransportLimits:
     `control_frame_bytes_max`: a control frame without its head (a larger payload is dropped by
     the sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
     `links_max`: outgoing links per lane; `connections_max`: incoming ones remembered per lane;
-    `ports_max`: learned data ports. `frames_high_mark`: frames per link inside libzmq, on each
+    `half_open_max`: incoming ones per lane whose handshake is not over (above it those that said
+    nothing yet are ended; all of them end after `timing.handshake_s`); `ports_max`: learned data
+    ports, and keys. `frames_high_mark`: frames per link inside libzmq, on each
     side. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per lane.
     """
 
@@ -66,6 +70,7 @@ class TransportLimits:
     data_pending_bytes_max: int = 64 * 1024 * 1024
     links_max: int = 4096
     connections_max: int = 4096
+    half_open_max: int = 256
     ports_max: int = 16_384
     frames_high_mark: int = 32
     drain_frames_max: int = 64
@@ -120,7 +125,11 @@ class ZmqTransport:
         self._loop = loop
         self.versions = versions
         self._insecure = insecure
-        self._keys = keys
+        self._security: Security | None = None
+        if keys is not None:
+            nodes_max = (limits or TransportLimits()).ports_max
+            self._security = Security(keys, loop, nodes_max=nodes_max)
+        self._dial_faults = DialFaults()
         self._frame_bytes_max = frame_bytes_max
         self._limits = limits or TransportLimits()
         self._contexts: dict[Lane, zmq.Context[zmq.Socket[bytes]]] = {}
@@ -141,13 +150,18 @@ class ZmqTransport:
         """Bind both lanes; afterwards `control_port` and `data_port` are known.
 
         Raises `AddressInUseError` when a port is taken, `SettingsError` when `host` does not
-        resolve, is not an address of this machine, or is not loopback and not `insecure`.
+        resolve, is not an address of this machine, or is not loopback with neither keys nor
+        `insecure`, and when the trusted keys hold our own to another address.
         """
         assert not self._contexts, "bind is called once"
         number = await self._bind_number()
         try:
+            if self._security is not None:
+                await self._security.resolve_names()
             self.control_port = self._bind_lane(Lane.CONTROL, number, self.control_port)
             self.data_port = self._bind_lane(Lane.DATA, number, self.data_port)
+            if self._security is not None:
+                self._security.check_own_address(self.host, self.control_port)
         except BaseException:
             await self.close()
             raise
@@ -160,13 +174,14 @@ class ZmqTransport:
                 f"use an address of this machine, or mend the name service"
             )
         number = numbers[0]
-        if is_loopback(number):
+        if is_loopback(number) or self._security is not None:
             return number
         if not self._insecure:
             raise SettingsError(
                 f"host={self.host!r} is not loopback and this node has no keys, so anybody on the "
-                f"network could speak as a member: bind to 127.0.0.1, or say insecure (--insecure) "
-                f"if every process that reaches this network is trusted"
+                f"network could speak as a member: give it keys (--keys DIR, see `python -m node "
+                f"keygen --help`), bind to 127.0.0.1, or say insecure (--insecure) if every "
+                f"process that reaches this network is trusted"
             )
         log.warning(
             "INSECURE: bound outside loopback without keys, every process on this network can "
@@ -180,6 +195,9 @@ class ZmqTransport:
         self._contexts[lane] = context
         context.set(zmq.MAX_SOCKETS, _SOCKETS_MAX)
         limits = self._limits
+        security = self._security
+        if security is not None:
+            security.guard(lane, context)
         listener = self._listeners[lane] = Listener(
             lane,
             context,
@@ -191,11 +209,13 @@ class ZmqTransport:
             message_bytes_max=self._frame_bytes_max,
             turn_begin=self._turn_begin,
             turn_end=self._turn_end,
+            half_open_max=limits.half_open_max,
+            authorise=None if security is None else security.introduced,
         )
         payload_bytes_max = (
             self._frame_bytes_max if lane is Lane.DATA else limits.control_frame_bytes_max
         )
-        options: dict[int, int] = {
+        options: dict[int, int | bytes] = {
             zmq.LINGER: 0,
             zmq.RCVHWM: limits.frames_high_mark,
             zmq.MAXMSGSIZE: payload_bytes_max + _HEAD_BYTES_MAX,
@@ -203,6 +223,7 @@ class ZmqTransport:
             zmq.IPV6: int(":" in number),
             zmq.BACKLOG: 1024,
             **_KEEPALIVE,
+            **({} if security is None else security.listener_options()),
         }
         try:
             return listener.bind(number, port, options)
@@ -249,10 +270,13 @@ class ZmqTransport:
         )
         for listener in self._listeners.values():
             listener.open(self_id.uid, inbox, self._on_introduced)
+        if self._security is not None:
+            self._security.open(inbox, self._trust_changed)
 
     def _link_options(self, lane: Lane, inbox: Inbox) -> dict[str, Any]:
         limits = self._limits
         timing = limits.timing
+        security = self._security
         return {
             "context": self._contexts[lane],
             "loop": self._loop,
@@ -270,7 +294,10 @@ class ZmqTransport:
                 zmq.HANDSHAKE_IVL: int(timing.handshake_s * 1000),
                 zmq.TCP_MAXRT: int(timing.unacked_s * 1000),
                 **_KEEPALIVE,
+                **({} if security is None else security.link_options()),
             },
+            "server_keys": None if security is None else security.server_keys,
+            "refused": self._dial_refused,
             "hello": lambda peer: self._hello(peer, lane),
             "lost": lambda peer: inbox.link_lost(peer, lane),
         }
@@ -291,9 +318,30 @@ class ZmqTransport:
     def _hello(self, peer: NodeId, lane: Lane) -> bytes:
         assert self._self_id is not None
         self._link_number += 1
+        self._dial_faults.end(peer.address)
         return pack_hello(
             Hello(self._self_id, lane, self.data_port, peer.uid, self._link_number, *self.versions)
         )
+
+    def _dial_refused(self, peer: NodeId, event: int, value: int) -> None:
+        """A dial failed before or in its handshake: tell whoever can mend it why."""
+        if event == 0:
+            assert self._security is not None
+            self._dial_faults.note(peer.address, self._security.why_no_key(peer))
+            return
+        why = handshake_fault(event, value, peer.address, self.public_key)
+        if why is not None:
+            self._dial_faults.note(peer.address, why)
+        elif value in (errno.EPIPE, errno.ECONNRESET):
+            self._dial_faults.suspect(peer.address, broken_off(peer.address, self.public_key))
+
+    def _trust_changed(self) -> None:
+        """Whom we do not trust any more speaks no longer with us, nor we with them."""
+        for listener in self._listeners.values():
+            listener.drop_distrusted()
+        for links in (self._control, self._data):
+            if links is not None:
+                links.close_distrusted()
 
     def _control_dropped(self, _peer: NodeId, _payload: object) -> None:
         self.control_dropped_count += 1
@@ -308,9 +356,29 @@ class ZmqTransport:
 
     # -- sending ------------------------------------------------------------------------------
 
-    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
-        """What a peer's member record says; believed before what it said itself."""
-        self._remember(self._learned, peer, data_port, protocol_max)
+    def learn(
+        self, peer: NodeId, data_port: int, protocol_max: int, public_key: bytes = b""
+    ) -> None:
+        """What a peer's member record says; believed before what it said itself.
+
+        With keys, a record whose key is not that of the peer's connections is refused as a whole.
+        """
+        if self._security is None or self._security.learn(peer, public_key):
+            self._remember(self._learned, peer, data_port, protocol_max)
+
+    def forget(self, peer: NodeId) -> None:
+        """It is no member any more: another process at its address may have another key."""
+        self._dial_faults.end(peer.address)
+        if self._security is not None:
+            self._security.forget(peer)
+
+    def key_of(self, peer: NodeId) -> bytes:
+        """The key that the connections of `peer` have proven; empty without keys."""
+        return b"" if self._security is None else self._security.key_of(peer)
+
+    def dial_faults(self) -> dict[str, str]:
+        """`host:port` → why a connection to it is refused, where only an operator can mend it."""
+        return self._dial_faults.all()
 
     def _remember(
         self, known: OrderedDict[NodeId, tuple[int, int]], peer: NodeId, port: int, version: int
@@ -443,6 +511,8 @@ class ZmqTransport:
                 links.end(_LINGER_MS)
             if lane in self._listeners:
                 self._listeners[lane].close()
+            if self._security is not None:
+                self._security.close(lane)
             if lane in self._contexts:
                 self._contexts[lane].term()
 

@@ -147,9 +147,22 @@ class SimTransport:
         for link, frame in early:
             self._call_soon(self.receive, link, frame)
 
-    def learn(self, peer: NodeId, data_port: int, protocol_max: int) -> None:
+    def learn(
+        self, peer: NodeId, data_port: int, protocol_max: int, public_key: bytes = b""
+    ) -> None:
         """What a peer's member record says; believed before what it said itself."""
         self._learned[peer] = (data_port, protocol_max)
+
+    def forget(self, peer: NodeId) -> None:
+        """Nothing was bound to it: there are no keys."""
+
+    def key_of(self, peer: NodeId) -> bytes:
+        """None: there are no keys."""
+        return b""
+
+    def dial_faults(self) -> dict[str, str]:
+        """None: nobody refuses a connection for a reason of its own."""
+        return {}
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue a control message; dropped and counted when it cannot be sent."""

@@ -7,7 +7,8 @@ The sender has introduced itself, as a peer with a bug would.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgpack
 import pytest
@@ -26,22 +27,30 @@ WAIT_S = 10.0
 VERSION = 2
 
 
+@contextmanager
+def sockets() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """A context whose sockets are closed at the end, however that comes."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        context.destroy(linger=0)
+
+
 class Peer:
     """Somebody who has dialled one lane of a node and told who he is."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], lane: Lane, port: int) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], lane: Lane, port: int, who: NodeId
+    ) -> None:
         self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.connect(f"tcp://127.0.0.1:{port}")
-        self._socket.send(pack_hello(Hello(STRANGER, lane, 2, 0, 1, 1, VERSION)))
+        self._socket.send(pack_hello(Hello(who, lane, 2, 0, 1, 1, VERSION)))
 
     def send(self, *parts: bytes) -> None:
         """Send one ZeroMQ message."""
         self._socket.send_multipart(parts)
-
-    def close(self) -> None:
-        """Hang up."""
-        self._socket.close()
 
 
 async def until(what: str, fact: Callable[[], object]) -> None:
@@ -79,7 +88,7 @@ CONTROL: dict[str, tuple[Callable[[int], bytes], str]] = {
         "bad-field",
     ),
     "too few fields": (lambda c: control_head(c) + msgpack.packb([1, []]), "bad-field"),
-    "nested 600 deep": (lambda c: control_head(c) + b"\x91" * 600 + b"\xc0", "malformed"),
+    "nested 2,000 deep": (lambda c: control_head(c) + b"\x91" * 2_000 + b"\xc0", "malformed"),
     "a map that is no map": (lambda c: control_head(c) + b"\xdf\xff\xff\xff\xff", "malformed"),
 }
 
@@ -100,7 +109,7 @@ DATA: dict[str, tuple[Callable[[int], bytes], str]] = {
     "half an envelope": (lambda c: data(c, told([1]))[:-3], "bad frame"),
     "no msgpack": (lambda c: data(c) + b"\xc1", "bad frame"),
     "no list": (lambda c: data(c, 5), "no envelope"),
-    "an unknown kind": (lambda c: data(c, [99, "/user/counter", 0, None, 0, "", [], 0]), "no envelope"),
+    "an unknown kind": (lambda c: data(c, [99, *told([1])[1:]]), "no envelope"),
     "no path": (lambda c: data(c, told([1], path="counter")), "no envelope"),
     "a path as a number": (lambda c: data(c, told([1], path=7)), "no envelope"),
     "an unknown tag": (lambda c: data(c, told([1], tag="no.such")), "unreadable message"),
@@ -108,7 +117,7 @@ DATA: dict[str, tuple[Callable[[int], bytes], str]] = {
     "too few fields": (lambda c: data(c, told([])), "unreadable message"),
     "a number nobody defined": (lambda c: data(c, [16, 900, 901, [1]]), "bad envelope"),
     "a number as text": (lambda c: data(c, [16, "1", 2, [1]]), "bad envelope"),
-    "nested 600 deep": (lambda c: data(c) + b"\x91" * 600 + b"\xc0", "bad frame"),
+    "nested 2,000 deep": (lambda c: data(c) + b"\x91" * 2_000 + b"\xc0", "bad frame"),
     "a list of 4 milliards": (lambda c: data(c) + b"\xdd\xff\xff\xff\xff", "bad frame"),
 }  # fmt: skip
 
@@ -121,8 +130,8 @@ async def sent_wrong(lane: Lane, make: Callable[[int], bytes], reason: str) -> N
         me, view = system.cluster.self_id, system.cluster.view
         assert view is not None
         port = me.port if lane is Lane.CONTROL else view.by_id[me].data_port
-        with zmq.Context() as context:
-            peer = Peer(context, lane, port)
+        with sockets() as context:
+            peer = Peer(context, lane, port, STRANGER)
             peer.send(make(view.cluster_id))
             name = f"{lane.value}-refused-{reason}"
             await until(name, lambda: system.counters()[name])
@@ -137,7 +146,6 @@ async def sent_wrong(lane: Lane, make: Callable[[int], bytes], reason: str) -> N
                 again = "control-refused-unknown-tag"
                 before = int(reason == "unknown-tag")
                 await until("the next frame", lambda: system.counters()[again] == before + 1)
-            peer.close()
         counts = system.counters()
         assert not counts["effects-failed"]
         assert await counter.ask(Add(0)) in (0, 5)
@@ -161,11 +169,10 @@ async def test_what_a_message_of_an_unknown_type_leaves_is_a_dead_letter() -> No
         system.events.subscribe(DeadLetter, heard.append)
         view = system.cluster.view
         assert view is not None
-        with zmq.Context() as context:
-            peer = Peer(context, Lane.DATA, view.by_id[view.self_id].data_port)
+        with sockets() as context:
+            peer = Peer(context, Lane.DATA, view.by_id[view.self_id].data_port, STRANGER)
             peer.send(data(view.cluster_id, told([1], tag="no.such")))
             await until("a dead letter", lambda: heard)
-            peer.close()
         assert heard[0].why.name == "UNREADABLE"
         assert heard[0].recipient == f"{view.self_id.address}/user/counter"
 
@@ -180,15 +187,20 @@ async def test_a_frame_that_is_too_large_ends_its_connection_and_no_other(lane: 
         assert view is not None
         me = view.self_id
         port = me.port if lane is Lane.CONTROL else view.by_id[me].data_port
-        huge = bytes(64 * 1024 * 1024)
-        probe = "data-refused-no envelope" if lane is Lane.DATA else "control-refused-unknown-tag"
-        with zmq.Context() as context:
-            peer, other = Peer(context, lane, port), Peer(context, lane, port)
-            head = data(view.cluster_id) if lane is Lane.DATA else control_head(view.cluster_id)
-            peer.send(head + huge)
-            for number in range(1, 4):
-                late = Peer(context, lane, port) if number == 2 else other
-                late.send(head + msgpack.packb([250, []]))
-                await until(f"frame {number}", lambda: system.counters()[probe] >= 1)
+        reason = "no envelope" if lane is Lane.DATA else "unknown-tag"
+        understood = f"{lane.value}-refused-{reason}"
+        head = data(view.cluster_id) if lane is Lane.DATA else control_head(view.cluster_id)
+        good = head + msgpack.packb([250, []])
+        with sockets() as context:
+            peer = Peer(context, lane, port, STRANGER)
+            other = Peer(context, lane, port, STRANGER._replace(uid=5))
+            peer.send(head + bytes(64 * 1024 * 1024))
+            other.send(good)
+            await until("the other's", lambda: system.counters()[understood] == 1)
+            again = Peer(context, lane, port, STRANGER._replace(uid=6))
+            again.send(good)
+            await until("a new one's", lambda: system.counters()[understood] == 2)
+            other.send(good)
+            await until("the other's again", lambda: system.counters()[understood] == 3)
         assert await counter.ask(Add(1)) == 1
         assert not system.counters()["effects-failed"]

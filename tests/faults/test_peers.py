@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 from bench.processes import Member, Members
 from node import ActorRef, ActorSystem, AskTimeoutError, DeadActorError, DeadLetter
@@ -108,6 +111,41 @@ async def test_a_peer_that_stops_reading_and_goes_on(members: Members) -> None:
         assert handled == sorted(set(range(1, sender.told + 1)) - set(sender.dead))
         assert system.counters()["dead letters: not_sent"] == dead_meanwhile
         assert handled[-100:] == list(range(sender.told - 99, sender.told + 1))
+
+
+@pytest.mark.long
+async def test_a_peer_that_stops_for_so_long_that_it_is_given_up(members: Members) -> None:
+    """What was on its way may be lost with the connection; nothing comes twice or out of order,
+    and once it goes on it gets all that is sent from then on."""
+    async with ActorSystem(port=0, found=True) as system:
+        peer = await join(members, system, "b", members.free_ports(1)[0])
+        sender = Sender(system)
+        sink = system.resolve(f"{peer.address}/user/sink")
+        os.kill(peer.process.pid, signal.SIGSTOP)
+
+        def is_reachable() -> bool:
+            view = system.cluster.view
+            return view is not None and not view.unreachable
+
+        stopped_at = time.monotonic()
+        while time.monotonic() - stopped_at < 30.0:
+            sender.tell(sink, 10)
+            await asyncio.sleep(0.02)
+        assert not is_reachable()
+        assert sender.dead
+        os.kill(peer.process.pid, signal.SIGCONT)
+        await until("it is reachable", is_reachable)
+        at_address = sink.ask(WhoIsThere(), timeout_s=WAIT_S)
+        assert (await at_address).node.port == peer.port
+        first = sender.told + 1
+        sender.tell(sink, 1_000, b"x" * 500)
+        await until(
+            "all that came later", lambda: handled_by(members.directory, "b")[-1:] == [first + 999]
+        )
+        handled = handled_by(members.directory, "b")
+        assert handled[-1_000:] == list(range(first, first + 1_000))
+        assert handled == sorted(set(handled))
+        assert not set(handled) & set(sender.dead)
 
 
 async def test_send_waits_for_a_peer_that_stops_reading(members: Members) -> None:

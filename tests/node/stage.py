@@ -81,6 +81,9 @@ class Wire:
     def send(self, payload: bytes, item: object, key: str) -> None:
         self._transmit(payload, item)
 
+    def send_short(self, payload: bytes, item: object) -> None:
+        self._transmit(payload, item)
+
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         self.large.append((envelope, parts))
 

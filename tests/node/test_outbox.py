@@ -176,9 +176,18 @@ def test_it_is_full_by_bytes_and_takes_again_when_they_left() -> None:
     assert not box.is_full
     send(box, "a", 1, 99)
     assert box.is_full
-    assert not box.takes_short
     frames(box)
     assert not box.is_full
+
+
+def test_short_forms_are_taken_until_a_frame_has_filled_the_queue() -> None:
+    box = outbox(pending_bytes_max=1000)
+    for number in range(6):
+        assert box.takes_short
+        send(box, "a", number, 10 * KIB)
+    send(box, "a", 6, 10 * KIB)
+    assert not box.takes_short
+    frames(box)
     assert box.takes_short
 
 

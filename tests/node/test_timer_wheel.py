@@ -113,10 +113,10 @@ def test_an_earlier_one_is_armed_in_place_of_a_later_one() -> None:
     wheel.add(early, 0.1)
     stage.run_for(0.11)
     assert early.ended_at is not None
-    assert wheel.is_armed
-    wheel.close()
-    stage.run_for(2_000.0)
     assert late.ended_at is None
+    assert wheel.is_armed
+    stage.run_for(2_000.0)
+    assert late.ended_at is not None
     assert not wheel.is_armed
 
 
