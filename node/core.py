@@ -181,7 +181,7 @@ class NodeCore:
         self._take(self.gossip.handle(frame, now))
         if not others:
             return
-        if not self.gossip.accepts(frame.head):
+        if not self.gossip.accepts(frame.sender, frame.head):
             self.counters["singleton-message-refused"] += len(others)
             return
         for message in others:

@@ -146,18 +146,22 @@ class Remote:
         tag = names.tags.get(type(message))
         if ref.names is not names or tag is None:
             names, tag = self._define(link, ref, type(message))
+        body = tag.pack(message)
         try:
             if sender is None:
-                payload = codec.pack((SHORT_TELL, ref.target, tag.number, tag.pack(message)))
+                payload = codec.pack((SHORT_TELL, ref.target, tag.number, body))
             else:
                 by = self._sender_number(names, sender)
-                payload = codec.pack((SHORT_TELL, ref.target, tag.number, tag.pack(message), by))
+                payload = codec.pack((SHORT_TELL, ref.target, tag.number, body, by))
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
         if codec.taken or len(payload) > PIECE_BYTES_MAX:
             codec.take_parts()
-            self.send(ref.node, Delivery(message, sender, None, ref.path, ref.uid))
+            name = name_to_travel(type(message))
+            whole = codec.encode(Envelope(Kind.TELL, ref.path, ref.uid, sender, 0, name, body, 0))
+            item = (_TOLD, ref, message, sender)
+            link.send_large(whole, codec.take_parts(), item, ref.path)
             return
         if names.fresh:
             payload = _with_definitions(names, payload)
@@ -452,9 +456,7 @@ class Remote:
         else:
             self._refused("no envelope", f"kind {kind}")
 
-    def _defined(
-        self, node: NodeId, kind: int, fields: list[object], memory: LinkMemory
-    ) -> None:
+    def _defined(self, node: NodeId, kind: int, fields: list[object], memory: LinkMemory) -> None:
         known = memory.names
         number, value = fields[:2]
         if type(number) is not int or not 0 <= number < NAMES_MAX:

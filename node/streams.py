@@ -53,6 +53,9 @@ def pieces(number: int, envelope: bytes, parts: Sequence[bytes]) -> Iterator[Pie
     if not parts or len(envelope) > PIECE_BYTES_MAX:
         small, sections = None, (envelope, *parts)
     header: bytes = msgpack.packb([number, [len(section) for section in sections], small])
+    if len(sections) == 1 and len(sections[0]) <= PIECE_BYTES_MAX:
+        yield Piece(header, sections[0], is_last=True)
+        return
     later: bytes = msgpack.packb([number])
     for index, section in enumerate(sections):
         size = len(section)

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gossip.events import (
+    ClaimRefused,
     Address,
     ClusterFounded,
     ClusterJoined,
@@ -593,6 +594,12 @@ class ActorSystem:
                 self._write("blocked", detail=" ".join(node.address for node in fact.members))
             case LookingFor():
                 self._say("looking", fact.explain)
+            case ClaimRefused():
+                logger.warning(
+                    "a claim about the membership is refused; further ones of this kind are only "
+                    "counted",
+                    extra={"reason": fact.reason, "peer": str(fact.sender)},
+                )
 
     def _say(self, event: str, detail: str) -> None:
         logger.info(event.replace("_", " "), extra={"detail": detail})

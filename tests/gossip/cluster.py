@@ -111,6 +111,13 @@ class Cluster:
             return
         self._perform(name, node, node.machine.handle(event, self.now))
 
+    def say(self, sender: NodeId | str, to: str, *messages: object) -> None:
+        """Put words into a connection of the sender: its process is not asked."""
+        node_id = self.nodes[sender].id if isinstance(sender, str) else sender
+        # No digests: as a report it says nothing.
+        head = Head(cluster_id=self.nodes[to].machine.head.cluster_id)
+        self.feed(to, PeerFrame(node_id, head, messages))
+
     def crash(self, name: str, *, sockets_close: bool = True) -> None:
         """The process is gone; with `sockets_close` its kernel tells the others."""
         self.nodes[name].alive = False

@@ -58,8 +58,8 @@ def test_no_false_convergence_after_add_and_remove() -> None:
     cluster.cut("a", "c")  # c hears nothing more
     b = cluster.nodes["b"]
     ghost = NodeId("10.0.0.9", 25520, 9)
-    frame = PeerFrame(b.id, b.machine.head, (Gossip(members=(Member(ghost),)),))
-    cluster.feed("a", frame)
+    fallen = Member(ghost, status=Status.DOWN, cause=Cause.NEVER_UP)
+    cluster.feed("a", PeerFrame(b.id, b.machine.head, (Gossip(members=(fallen,)),)))
     stone = Tombstone(ghost, 1, Cause.NEVER_UP)
     cluster.feed("a", PeerFrame(b.id, b.machine.head, (Gossip(tombstones=(stone,)),)))
     assert set(view_of(cluster, "a").by_id) == {node.id for node in cluster.nodes.values()}

@@ -15,7 +15,7 @@ from gossip.effects import Send
 from gossip.events import PeerFrame, Started
 from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, NodeId, Status, Tombstone
-from gossip.messages import Gossip, Suspicion
+from gossip.messages import Gossip, JoinChallenge, Suspicion, Welcome
 from gossip.reachability import Record
 from gossip.settings import GossipSettings
 
@@ -27,25 +27,29 @@ J = 5  # the incarnation we hold
 
 
 class Subject:
-    """A machine in a cluster of four that is told things by a peer."""
+    """A machine in a cluster of four, still joining, that is told things by the leader."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: GossipSettings | None = None) -> None:
         self.machine = GossipMachine(
-            Member(ME), cluster_name="t", settings=GossipSettings(), rng=random.Random(1)
+            Member(ME),
+            cluster_name="t",
+            settings=settings or GossipSettings(),
+            rng=random.Random(1),
         )
         self.now = 0.0
-        self.machine.handle(Started(((ME.host, ME.port),)), 0.0)
+        self.machine.handle(Started(((PEER.host, PEER.port),)), 0.0)
         self.sent: list[Send] = []
         ups = [
             Member(node, status=Status.UP, up_number=number, incarnation=J)
             for number, node in enumerate((PEER, SUBJECT, OTHER), 2)
         ]
-        self.tell(Gossip(members=tuple(ups)))
+        self.tell(JoinChallenge(7))
+        self.tell(Welcome(9, Gossip(members=(Member(ME), *ups))))
         self.sent.clear()
 
-    def tell(self, *messages: object) -> None:
-        head = replace(self.machine.head, counter=0, members_digest=0)
-        effects = self.machine.handle(PeerFrame(PEER, head, messages), self.now)
+    def tell(self, *messages: object, sender: NodeId = PEER) -> None:
+        head = replace(self.machine.head, cluster_id=9, counter=0, members_digest=0)
+        effects = self.machine.handle(PeerFrame(sender, head, messages), self.now)
         self.sent += [effect for effect in effects if isinstance(effect, Send)]
 
     def wait(self, for_s: float) -> None:
@@ -163,7 +167,7 @@ def test_left_of_the_unknown_is_kept_and_told_on() -> None:
         (Gossip(suspicions=(Suspicion(ME, 0, PEER),)), True),
         (Gossip(records=(Record(PEER, ME, True, 1, 0),)), True),
         (Gossip(records=(Record(PEER, ME, False, 1, 0),)), False),
-        (Gossip(suspicions=(Suspicion(ME, 7, PEER),)), False),  # only we raise it: a lie
+        (Gossip(suspicions=(Suspicion(ME, 1 << 40, PEER),)), False),  # nobody can hold it: a lie
     ],
 )
 def test_about_ourselves(news: Gossip, refutes: bool) -> None:
@@ -203,7 +207,8 @@ def test_confirmations_shorten_a_suspicion() -> None:
     alone, confirmed = Subject(), Subject()
     for subject in (alone, confirmed):
         subject.hold("suspect")
-    confirmed.tell(Gossip(suspicions=(Suspicion(SUBJECT, J, PEER),)))
+    for accuser in (OTHER, PEER):
+        confirmed.tell(Gossip(suspicions=(Suspicion(SUBJECT, J, accuser),)), sender=accuser)
     for subject in (alone, confirmed):
         subject.wait(2.6)  # everybody else is silent too, but accused later
     assert (alone.state, confirmed.state) == ("suspect", "dead")
@@ -219,9 +224,10 @@ def test_a_huge_incarnation_is_refused() -> None:
 
 
 def test_nobody_else_makes_us_leave() -> None:
-    """I-66."""
+    """I-66: not even the leader."""
     subject = Subject()
-    subject.tell(Gossip(members=(Member(ME, status=Status.LEAVING, up_number=1),)))
+    subject.tell(Gossip(members=(Member(ME, status=Status.UP, up_number=9),)))
+    subject.tell(Gossip(members=(Member(ME, status=Status.LEAVING, up_number=9),)))
     assert subject.machine.view is not None
     assert subject.machine.view.by_id[ME].status is Status.UP
     assert subject.machine.counters["leave-forged"] == 1

@@ -206,6 +206,35 @@ async def test_what_the_peer_would_refuse_is_dropped_by_the_sender_and_the_link_
         assert not a.inbox.lost
 
 
+@on_both_loops
+async def test_a_dead_data_lane_to_a_living_member_fails_sends_at_once_and_is_shown() -> None:
+    async with Stage() as stage:
+        a, b = await stage.node(1), await stage.node(2)
+        meet(a, b)
+        good_port = b.transport.data_port
+        a.transport.learn(b.id, free_port(), 2)
+        a.transport.send_control(b.id, b"alive")
+        send_data(a.transport, b.id, b"first")
+        await b.inbox.until_control(1)
+        await a.inbox.until(lambda: a.inbox.dropped)
+        for number in range(20):
+            send_data(a.transport, b.id, b"%d" % number)
+            assert len(a.inbox.dropped) == number + 2, "told within the call"
+            await asyncio.sleep(0.005)
+        states = {(r.lane, r.state) for r in a.transport.link_records()}
+        assert (Lane.CONTROL, "up") in states
+        assert (Lane.DATA, "up") not in states
+        a.transport.learn(b.id, good_port, 2)
+        async with asyncio.timeout(WAIT_S):
+            while not b.inbox.data:
+                send_data(a.transport, b.id, b"again")
+                await asyncio.sleep(0.01)
+        assert {(r.lane, r.state) for r in a.transport.link_records()} == {
+            (Lane.CONTROL, "up"),
+            (Lane.DATA, "up"),
+        }
+
+
 # -- what waits, and for how long --------------------------------------------------------------
 
 
