@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JSON ?= smoke.json
+MESSAGING_JSON ?= messaging.json
+PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes
@@ -12,7 +14,7 @@ LOOP_TESTS := tests/node tests/wire tests/processes
 PURE_TESTS := tests/gossip tests/singleton tests/stories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench clean
+.PHONY: help setup demo test test-long check bench bench-messaging clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
@@ -21,6 +23,7 @@ help:
 	@echo 'make test-long  the large counts, on all cores'
 	@echo 'make check      lint, format, types, floors, style'
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
+	@echo 'make bench-messaging  tells, asks, bulk; PEERS=casty,xoscar measures those too'
 
 setup: $(STAMP)
 
@@ -53,6 +56,9 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench smoke --json $(JSON)
+
+bench-messaging: $(STAMP)
+	$(BIN)/python -m bench messaging $(if $(PEERS),--peers $(PEERS)) --json $(MESSAGING_JSON)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

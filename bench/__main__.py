@@ -1,6 +1,7 @@
 """`python -m bench NAME --json FILE [--quick]`: runs a bench, writes its object, draws a table.
 
-Exits 0 also when targets are missed, 1 when a count does not add up, 2 for a wrong call.
+smoke exits 0 also when targets are missed, 1 when a count does not add up. messaging exits 0 when
+all targets are met, 1 when one is missed, 3 when something has no figure. 2 is a wrong call.
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ import sys
 from pathlib import Path
 
 from bench import report, smoke
+from bench.messaging import command as messaging
 
 
 def main() -> int:
     """Run the bench that was named."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("bench", choices=["smoke"], help="smoke: start, join, failover, memory")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
-    parser.add_argument("--quick", action="store_true", help="a smoke run for CI, not to be quoted")
+    benches = parser.add_subparsers(dest="bench", required=True, metavar="NAME")
+    for name, text in (
+        ("smoke", "start, join, failover, memory"),
+        ("messaging", "tells, asks and bulk, in one process and between two"),
+    ):
+        one = benches.add_parser(name, help=text)
+        one.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+        one.add_argument(
+            "--quick", action="store_true", help="a smoke run for CI, not to be quoted"
+        )
+        if name == "messaging":
+            messaging.add_arguments(one)
     arguments = parser.parse_args()
+    if arguments.bench == "messaging":
+        return messaging.run(arguments)
     settings, rows = smoke.run(quick=arguments.quick)
-    report.draw(arguments.bench, rows)
+    report.draw(f"bench {arguments.bench}", rows)
     if arguments.json is not None:
         report.write(arguments.json, report.report(arguments.bench, settings, rows))
         print(f"written to {arguments.json}")

@@ -20,8 +20,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One metric. `target` is the most it should be (None: there is none); `n` counts samples,
-    `expected` those that were asked for: fewer make `error` say so."""
+    """One metric. `target` is the most it should be, or with `at_least` the least (None: there is
+    none); `n` counts samples, `expected` those that were asked for: fewer make `error` say so."""
 
     metric: str
     unit: str
@@ -35,6 +35,7 @@ class Row:
     target: float | None
     met: bool | None
     note: str
+    at_least: bool = False
     error: str | None = None
 
 
@@ -45,6 +46,7 @@ def row(
     *,
     expected: int,
     target: float | None = None,
+    at_least: bool = False,
     note: str = "",
     failures: Sequence[str] = (),
 ) -> Row:
@@ -66,10 +68,15 @@ def row(
         p99=_rounded(percentile(ordered, 99)),
         max=_rounded(ordered[-1] if ordered else None),
         target=target,
-        met=None if target is None or median is None else median <= target,
+        met=None if target is None or median is None else _is_met(median, target, at_least),
         note=note,
+        at_least=at_least,
         error=error,
     )
+
+
+def _is_met(median: float, target: float, at_least: bool) -> bool:
+    return median >= target if at_least else median <= target
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
@@ -112,29 +119,49 @@ def write(path: Path, content: Mapping[str, object]) -> None:
     half.replace(path)
 
 
-def draw(bench: str, rows: Sequence[Row]) -> None:
-    """The rows as a table."""
+def draw(title: str, rows: Sequence[Row], *, with_p95: bool = True) -> None:
+    """The rows as a table under `title`; without `with_p95` where a handful of samples has none."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
     console = console if console.is_terminal else Console(width=140)
-    table = Table(title=f"bench {bench}", title_justify="left", title_style="bold")
-    for heading in ("metric", "n", "median", "min", "p95", "max", "target", "", "note"):
-        table.add_column(heading, justify="left" if heading in ("metric", "note") else "right")
+    table = Table(title=title, title_justify="left", title_style="bold")
+    spread = ("min", "p95", "max") if with_p95 else ("min", "max")
+    for heading in ("metric", "n", "median", *spread, "target", "", "note"):
+        table.add_column(
+            heading,
+            justify="left" if heading in ("metric", "note") else "right",
+            no_wrap=heading == "metric",
+        )
     for one in rows:
         verdict = {True: Text("met", "green"), False: Text("missed", "bold red"), None: Text("")}
-        figures = (one.median, one.min, one.p95, one.max)
+        figures = (one.median, *(getattr(one, name) for name in spread))
         table.add_row(
             f"{one.metric}",
             f"{one.n}/{one.expected}",
-            *("-" if figure is None else f"{figure:.4g} {one.unit}" for figure in figures),
-            "" if one.target is None else f"≤ {one.target:g} {one.unit}",
+            *("-" if figure is None else f"{shown(figure)} {one.unit}" for figure in figures),
+            target_of(one),
             verdict[one.met],
             Text(one.error, "bold red") if one.error else Text(one.note),
         )
     console.print(table)
+
+
+def target_of(one: Row) -> str:
+    """The target as it is read: `≤ 0.5 s`; empty without one."""
+    if one.target is None:
+        return ""
+    return f"{'≥' if one.at_least else '≤'} {shown(one.target)} {one.unit}"
+
+
+def shown(value: float) -> str:
+    """Four digits, and no powers of ten: `1,903,000` as well as `0.2924`."""
+    if abs(value) >= 1000:
+        digits = len(str(int(abs(value))))
+        return f"{round(value, 4 - digits):,.0f}"
+    return f"{value:.4g}"
 
 
 def _rounded(value: float | None) -> float | None:
