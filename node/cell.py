@@ -328,7 +328,11 @@ class Cell:
 
     def turn(self) -> None:
         """Handle what waits, up to a batch. Called by the runtime's pump."""
-        coroutine = self._work()
+        try:
+            coroutine = self._work()
+        except BaseException:
+            self._go_on()
+            raise
         runtime = self.runtime
         if runtime.looked_at < runtime.until:  # else it has just looked, and its time is up
             # As `look`, which would cost an ask 2 %.
@@ -346,6 +350,12 @@ class Cell:
             self.current = None
         if self._waiting is not None:
             self._let_in()
+
+    def _go_on(self) -> None:
+        # Ctrl-C came out of what is not the actor's own, such as a subscriber of events: it is let
+        # out, and what waits must not wait for ever.
+        if self.state is State.RUNNING:
+            self.runtime.ready(self.turn)
 
     def begin_step(self) -> None:
         """As `Owner`."""
@@ -545,6 +555,9 @@ class Cell:
                 self.driven = coroutine = following
         except Abandoned:
             return
+        except KeyboardInterrupt as error:
+            self._go_on()
+            self.runtime.interrupt(error)  # out of a task it would also be logged, later
         finally:
             if self._task is mine:
                 self._task = self.driven = None

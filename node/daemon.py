@@ -62,6 +62,9 @@ class DataPlane(Protocol):
     def data_dropped(self, peer: NodeId, item: object) -> None:
         """Something of ours that was not sent."""
 
+    def begin_turn(self) -> None:
+        """`pump` follows within this callback."""
+
     def pump(self) -> None:
         """Run the actors that have something to do."""
 
@@ -118,6 +121,8 @@ class Daemon:
         self._dials: set[asyncio.Task[None]] = set()
         self._logged: set[str] = set()
         self._encoded: tuple[object, bytes] = (None, b"")
+        self._cluster_id = 0
+        self._data_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX)
         self._members: dict[NodeId, Member] = {}
         self._gone: frozenset[NodeId] = frozenset()
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -181,6 +186,9 @@ class Daemon:
         self._rearm()
 
     def _rearm(self) -> None:
+        if self._core.cluster_id != self._cluster_id:
+            self._cluster_id = self._core.cluster_id
+            self._data_head = wire.encode_data_head(self._cluster_id, wire.DATA_VERSION_MAX)
         due = self._core.deadline
         if due == self._due and self._timer is not None:
             return
@@ -283,6 +291,8 @@ class Daemon:
 
     def data_head(self, version: int, is_piece: bool) -> bytes:
         """Every data frame names its cluster."""
+        if version == wire.DATA_VERSION_MAX and not is_piece:
+            return self._data_head
         return wire.encode_data_head(self._core.cluster_id, version, is_piece=is_piece)
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
@@ -317,7 +327,9 @@ class Daemon:
     def data_frame(self, sender: NodeId, frame: bytes, memory: LinkMemory) -> None:
         """A data frame: of our cluster, from a process that is not gone."""
         content = memoryview(frame)[wire.DATA_HEAD.size :]
-        if self._is_for_us(sender, frame, is_piece=False):
+        if (
+            frame.startswith(self._data_head) and self._cluster_id and sender not in self._gone
+        ) or self._is_for_us(sender, frame, is_piece=False):
             self._runtime.deliver_frame(sender, content, memory)
         else:
             # We may yet become members of one cluster, on this very connection.
@@ -364,6 +376,10 @@ class Daemon:
     def data_dropped(self, peer: NodeId, item: object) -> None:
         """Something was not sent: a dead letter."""
         self._runtime.data_dropped(peer, item)
+
+    def turn_begin(self) -> None:
+        """What the next frames wake runs in `turn_end`."""
+        self._runtime.begin_turn()
 
     def turn_end(self) -> None:
         """Let the actors run that the frames of this turn woke."""

@@ -106,6 +106,9 @@ class Inbox(Protocol):
     ) -> None:
         """A piece of a large message: its head and header, and the piece."""
 
+    def turn_begin(self) -> None:
+        """Frames are going to be handed in, and `turn_end` follows within this callback."""
+
     def turn_end(self) -> None:
         """Frames were handed in and no more come in this turn: what they woke may run now."""
 

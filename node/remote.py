@@ -405,12 +405,32 @@ class Remote:
                 else:
                     self._complete(ask, packed)
                 continue
+            if length == 5 and raw[0] == SHORT_ASK and self._short_ask(sender, raw, memory):
+                continue
             try:
                 self._take(sender, raw, memory)
             except MessageError as error:
                 self._refused("bad envelope", str(error))
         if last is not None:
             last.put_all(batch)
+
+    def _short_ask(self, node: NodeId, raw: list[Any], memory: LinkMemory) -> bool:
+        """The usual case of an ask: its actor is there, and everything is known and readable."""
+        try:
+            cell, unpack, target = (
+                memory.cells[raw[1]],
+                memory.unpackers[raw[2]],
+                memory.names[raw[1]],
+            )
+            message = unpack(raw[3])
+        except (KeyError, TypeError, MessageError):
+            return False
+        corr = raw[4]
+        if cell.closed or type(corr) is not int or corr < 0 or type(target) is not _KnownTarget:
+            return False
+        asker = RemoteAsk(self, node, corr, type(message))
+        cell.put(Delivery(message, None, asker, target.path, target.uid))
+        return True
 
     def skip(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """Take only the definitions of a frame. Never raises."""

@@ -80,8 +80,10 @@ class Runtime:
     """All actors of a process.
 
     `loop`, `clock` and `rng` are the world; `self_id` is the node's identity (None: no network),
-    and may be set anew when the node takes another uid. `data_link` is the way to a node; `refused(reason, detail)` is told of everything from outside that makes no sense.
-    `stop_timeout_s` bounds each coroutine of an actor that is to stop.
+    and may be set anew when the node takes another uid. `data_link` is the way to a node;
+    `refused(reason, detail)` is told of everything from outside that makes no sense.
+    `stop_timeout_s` bounds each coroutine of an actor that is to stop. User code that keeps the
+    loop for `blocked_after_s` is reported.
 
     `path_handlers` maps a prefix such as "/singleton/" to a function that takes every message for
     "whoever is there" (uid 0) under it: `handler(node it came from or None, delivery)`.
@@ -123,7 +125,7 @@ class Runtime:
         self._thread = 0  # of the loop, once it is known
         self._is_forked = False
         self._cells: dict[str, Cell] = {}
-        self._signatures: dict[type, inspect.Signature] = {}
+        self._argument_counts: dict[type, tuple[int, float]] = {}
         self._uids = 0
         self._names = 0
         self._is_closing = False
@@ -298,13 +300,14 @@ class Runtime:
     ) -> Cell:
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
             raise TypeError(f"{cls!r} is no Actor class; write spawn(Hello, 'world')")
-        try:
-            signature = self._signatures.get(cls)
-            if signature is None:
-                signature = self._signatures[cls] = inspect.signature(cls)
-            signature.bind(*args)
-        except TypeError as error:
-            raise TypeError(f"{cls.__qualname__}{args!r}: {error}") from None
+        counts = self._argument_counts.get(cls)
+        if counts is None:
+            counts = self._argument_counts[cls] = _argument_counts(cls)
+        if not counts[0] <= len(args) <= counts[1]:
+            try:
+                inspect.signature(cls).bind(*args)
+            except TypeError as error:
+                raise TypeError(f"{cls.__qualname__}{args!r}: {error}") from None
         if parent is None and isinstance(supervision, AllForOne):
             raise ValueError(f"{path} has no siblings: give AllForOne to the children of an actor")
         _check_bounds(mailbox_max, when_full, stash_max)
@@ -400,6 +403,11 @@ class Runtime:
                 self.pump_soon()
             else:
                 self.is_idle = True
+
+    def begin_turn(self) -> None:
+        """`pump` is going to be called within this callback: no other turn need be asked for."""
+        if not self.turns:
+            self.is_idle = False
 
     def pump_soon(self) -> None:
         """See to it that the pump will run. Called when `is_idle`, before a turn is queued."""
@@ -561,9 +569,7 @@ class Runtime:
 
     # The data lane
 
-    def deliver_frame(
-        self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory
-    ) -> None:
+    def deliver_frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """Take a data frame that came over a connection of `sender`. Never raises."""
         self.remote.frame(sender, frame, memory)
 
@@ -603,10 +609,14 @@ class Runtime:
         self.count(f"actor failures: {outcome}")
         name = type(error).__name__
         if isinstance(error, KeyboardInterrupt) and during != "child":
-            self.loop.call_soon(_raise, error)
-            self.until = -math.inf  # nothing else is handled before it is out
+            self.interrupt(error)
         self.events.publish(ActorFailed(cell.path, during, name, failure_text(error), outcome))
         self.log("actor failed", cell.path, exc_info=error, during=during, outcome=outcome)
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Raise it in the loop itself, before anything else is handled. Called by cells."""
+        self.loop.call_soon(_raise, error)
+        self.until = -math.inf
 
     def abandon(self, coroutine: Coroutine[Any, Any, object], path: str) -> None:
         """Close a coroutine of user code that nobody will resume. Called by the cell."""
@@ -768,6 +778,22 @@ def _awaited(coroutine: object) -> list[object]:
 
 def _raise(error: BaseException) -> None:
     raise error
+
+
+def _argument_counts(cls: type[Actor]) -> tuple[int, float]:
+    """How many arguments the constructor takes, at least and at most; all by position."""
+    least, most = 0, 0.0
+    for parameter in inspect.signature(cls).parameters.values():
+        is_required = parameter.default is parameter.empty
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            most = math.inf
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            if is_required:
+                return 1, 0.0  # nobody can give it
+        elif parameter.kind is not parameter.VAR_KEYWORD:
+            least += is_required
+            most += 1
+    return least, most
 
 
 def _check_bounds(

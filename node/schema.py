@@ -93,8 +93,9 @@ class Schema(Generic[T]):
     `check(obj)` raises `MessageError` naming class, field, expected and met type. `pack(obj)`
     gives the positional list of an object that passed `check`; `pack_with_large(obj)` the same
     with large `bytes` as `Large` (map keys excepted), and is `pack` itself where no field can hold
-    any; `check_and_pack(obj)` is `check` and that in one. `unpack(list)` builds an object out of what a peer sent (as msgpack read it; the object
-    may keep lists and maps of it) and raises nothing but `MessageError`.
+    any; `check_and_pack(obj)` is `check` and that in one. `unpack(list)` builds an object out of
+    what a peer sent (as msgpack read it; the object may keep lists and maps of it) and raises
+    nothing but `MessageError`.
     """
 
     cls: type[T]

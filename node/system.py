@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from gossip.events import (
-    ClaimRefused,
     Address,
+    ClaimRefused,
     ClusterFounded,
     ClusterJoined,
     ConvergenceBlocked,
@@ -595,7 +595,10 @@ class ActorSystem:
             case LookingFor():
                 self._say("looking", fact.explain)
             case ClaimRefused():
-                logger.warning(
+                # A member of a moment ago is a stranger to who has not heard of it yet.
+                usual = fact.reason == "no-standing"
+                logger.log(
+                    logging.INFO if usual else logging.WARNING,
                     "a claim about the membership is refused; further ones of this kind are only "
                     "counted",
                     extra={"reason": fact.reason, "peer": str(fact.sender)},

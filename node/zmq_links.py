@@ -82,6 +82,7 @@ class _Link(Generic[Queue]):
         "give_up",
         "has_heartbeat",
         "held",
+        "is_sparse",
         "hello",
         "key",
         "monitor",
@@ -104,6 +105,7 @@ class _Link(Generic[Queue]):
         self.key = b""  # the far end must prove it; empty without keys
         self.up = False  # the handshake is done
         self.blocked = False  # the socket takes nothing more; its descriptor tells when it does
+        self.is_sparse = True  # lately no two messages left together
         self.dirty = False  # in the list of links to flush at the end of this turn
         self.has_heartbeat = False
         self.dialled_at = 0.0
@@ -161,7 +163,7 @@ class Links(Generic[Queue]):
         self._lost = lost
         self._links: dict[NodeId, _Link[Queue]] = {}
         self._dirty: list[_Link[Queue]] = []
-        self._in_turn = False  # `flush_turn` is going to be called: no callback is needed
+        self.in_turn = False  # `flush_turn` is going to be called: no callback is needed
         self._paces: OrderedDict[tuple[str, int], _Pace] = OrderedDict()
         self._dial_count = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
@@ -255,13 +257,9 @@ class Links(Generic[Queue]):
 
     # -- sending ------------------------------------------------------------------------------
 
-    def begin_turn(self) -> None:
-        """Frames are handed out in this callback, and `flush_turn` follows at its end."""
-        self._in_turn = True
-
     def flush_turn(self) -> None:
         """Send what waits on all links now."""
-        self._in_turn = False
+        self.in_turn = False
         if self._dirty:
             self._flush_dirty()
 
@@ -274,7 +272,14 @@ class Links(Generic[Queue]):
             return
         link.dirty = True
         self._dirty.append(link)
-        if len(self._dirty) == 1 and not self._in_turn:
+        if self.in_turn:
+            return
+        if link.is_sparse:
+            # Whoever asks one thing at a time need not wait for the next turn of the loop. What
+            # follows in this turn leaves together at its end.
+            self._flush(link)
+            link.is_sparse = True
+        if len(self._dirty) == 1:
             self._loop.call_soon(self._flush_dirty)
 
     def _flush_dirty(self) -> None:
@@ -302,6 +307,7 @@ class Links(Generic[Queue]):
                     if frame is None:
                         break
                 link.held = frame
+                link.is_sparse = len(frame.items) <= 1
                 parts = frame.parts
                 if len(parts) == 1:
                     socket.send(parts[0], zmq.NOBLOCK)

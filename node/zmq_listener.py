@@ -56,6 +56,8 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | _HANDSHAKE_FAILED
 )
+_SPARSE_BYTES = 512
+_ALONE_MIN = 8  # so many frames came alone, one after the other: the next one will too
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
 
 # A client that has come to the end of its handshake has sent at least so much: the greeting and
@@ -146,6 +148,8 @@ class Listener:
         self._handshake_failed = False
         self.frames_received = 0
         self.bytes_received = 0
+        self._alone_count = 0
+        self._did_not_ask = False
         self._skipping = False
         self._scheduled = False
         self._self_uid = 0
@@ -260,6 +264,7 @@ class Listener:
         introduced = self._introduced
         is_data = self._lane is Lane.DATA
         left_bytes = self._drain_bytes_max
+        taken = 0
         for _ in range(self._drain_frames_max):
             socket = self._socket
             if socket is None:
@@ -269,22 +274,26 @@ class Listener:
             try:
                 first = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
+                self._nothing_left(taken)
                 return True
+            if self._did_not_ask:
+                self._alone_count = 0  # there was another one
+                self._did_not_ask = False
             if self._skipping:
                 self._skipping = bool(socket.getsockopt(zmq.RCVMORE))
                 continue
             connection = introduced.get(first)
-            source = None
+            whole = None
             if connection is None:
+                # As an object it tells where it comes from, which an introduction is asked for.
                 whole = socket.recv(zmq.NOBLOCK, copy=False)
-                frame, source = whole.bytes, self._source_of(whole)
+                frame = whole.bytes
             else:
                 frame = socket.recv(zmq.NOBLOCK)
             size = len(frame)
             left_bytes -= size
             self.frames_received += 1
             self.bytes_received += size
-            connection = introduced.get(first)
             if socket.getsockopt(zmq.RCVMORE):
                 if connection is None or not is_data:
                     self._skipping = True
@@ -293,7 +302,7 @@ class Listener:
                     left_bytes -= self._take_piece(socket, connection, frame)
                 continue
             if connection is None or frame.startswith(MAGIC) or not frame:
-                self._take_unusual(first, frame, connection, source)
+                self._take_unusual(first, frame, connection, whole)
                 continue
             introduced.move_to_end(first)
             inbox = self._inbox
@@ -302,7 +311,21 @@ class Listener:
                 inbox.data_frame(connection.sender, frame, connection.memory)
             else:
                 inbox.control_frame(connection.sender, frame)
+            taken += 1
+            if self._alone_count >= _ALONE_MIN and size < _SPARSE_BYTES:
+                # Probably there is nothing else. To ask takes as long as to answer, and whoever
+                # waits for an answer to this one need not wait for that.
+                self._did_not_ask = True
+                return False
         return False
+
+    def _nothing_left(self, taken: int) -> None:
+        """Learn whether frames come one by one, from how many there were."""
+        if taken == 1:
+            self._alone_count += 1
+        elif taken > 1:
+            self._alone_count = 0
+        self._did_not_ask = False
 
     def _take_piece(self, socket: zmq.Socket[bytes], connection: _Connection, header: bytes) -> int:
         """The second half of a message of two: a piece of a large one. Returns its size."""
@@ -316,8 +339,10 @@ class Listener:
             self._inbox.data_piece(connection.sender, header, piece.buffer, connection.memory)
         return len(piece)
 
-    def _source_of(self, frame: zmq.Frame) -> _Source:
+    def _source_of(self, frame: zmq.Frame | None) -> _Source:
         """What libzmq tells of the connection that a frame came on."""
+        if frame is None:
+            return _Source(b"", None)
         try:
             key = bytes.fromhex(str(frame.get("User-Id"))) if self._authorise is not None else b""
             return _Source(key, identify(int(frame.get("__fd")), self._port))
@@ -329,7 +354,7 @@ class Listener:
         routing_id: bytes,
         frame: bytes,
         known: _Connection | None,
-        source: _Source | None,
+        whole: zmq.Frame | None,
     ) -> None:
         """A frame that is not simply the next one of an introduced connection."""
         if not frame:
@@ -344,7 +369,7 @@ class Listener:
             refusal = (
                 hello
                 if isinstance(hello, HelloRefusal)
-                else self._introduce(routing_id, hello, source or _Source(b"", None))
+                else self._introduce(routing_id, hello, self._source_of(whole))
             )
         if refusal is not None:
             self._remember_refused(routing_id, refusal)

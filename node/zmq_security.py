@@ -259,7 +259,9 @@ def broken_off(address: str, own_key: bytes) -> str:
             f"refused: {address} ends each handshake: its key is not the one that the trusted file "
             "here has for it, or it has no keys"
         )
-    return f"refused: {address} ends each handshake: it may want keys, and this node has none"
+    return (
+        f"refused: {address} ends each handshake: it may want keys (--keys), and this node has none"
+    )
 
 
 def _nobody() -> None:

@@ -304,16 +304,16 @@ class ZmqTransport:
 
     def _turn_begin(self) -> None:
         """Frames are going to be handed in: what they cause is sent at the end of this turn."""
-        if self._control is not None and self._data is not None:
-            self._control.begin_turn()
-            self._data.begin_turn()
+        if self._inbox is not None and self._control is not None and self._data is not None:
+            self._inbox.turn_begin()
+            self._control.in_turn = self._data.in_turn = True
 
     def _turn_end(self) -> None:
         if self._inbox is not None:
             self._inbox.turn_end()
         if self._control is not None and self._data is not None:
-            self._control.flush_turn()
             self._data.flush_turn()
+            self._control.flush_turn()
 
     def _hello(self, peer: NodeId, lane: Lane) -> bytes:
         assert self._self_id is not None

@@ -13,7 +13,8 @@
 
 A test is a plain `def`, needs no plugin and no waiting: an hour takes as long as what happens in
 it. The actors, their runtime and the cluster are the production ones; only loop, network, clock
-and randomness are handed in. The same seed gives the same run, in any process.
+and randomness are handed in. The same seed gives the same run, in any process. docs/testing.md
+tells the whole story.
 
 What a simulated node lacks is refused in words: threads, sockets, subprocesses. Iterating a set of
 tasks or futures (`asyncio.wait` returns some) goes by memory address: sort before acting on it.

@@ -289,6 +289,7 @@ class SimTransport:
         if link.lane is Lane.CONTROL:
             inbox.control_frame(sender, frame)
         else:
+            inbox.turn_begin()
             if isinstance(frame, PieceFrame):
                 header, data = bytes(frame[: frame.half]), memoryview(frame)[frame.half :]
                 inbox.data_piece(sender, header, data, link.memory)

@@ -144,10 +144,12 @@ def test_a_failed_installation_tells_the_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is left that a later run could take for a finished environment."""
-    missing = tmp_path / "no-such-wheel.whl"
-    peer = Peer(name="casty", requirement=str(missing), python_min=(3, 11))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(NotAvailableError, match=r"casty was not installed: .*no-such-wheel"):
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\necho first >&2\necho no venv in this Python >&2\nexit 1\n")
+    broken.chmod(0o700)
+    monkeypatch.setattr(environments, "find_python", lambda least: broken)
+    peer = environments.PEERS["casty"]
+    with pytest.raises(NotAvailableError, match="casty was not installed: no venv in this Python"):
         environments.interpreter_of(peer, tmp_path)
     assert not (tmp_path / "casty" / "installed.json").exists()
 

@@ -244,6 +244,19 @@ async def test_a_setup_that_raises_leaves_nothing_open(error: BaseException) -> 
         await ActorSystem.start(port=0, found=True, before_join=setup)
 
 
+async def test_a_hook_at_the_end_that_raises_does_not_keep_the_node_from_ending() -> None:
+    def before_close() -> None:
+        raise ValueError("broken")
+
+    port = 0
+    for _ in range(2):  # the second time on the same port: it was closed
+        system = await ActorSystem.start(port=port, found=True, before_close=before_close)
+        port = system.cluster.self_id.port
+        assert await system.spawn(Witness).ask(Poke("now")) == "here"
+        await system.leave()
+        assert (await system.terminated).exit_code == 0
+
+
 async def test_a_message_that_refuses_itself_at_the_other_node_fails_its_ask_at_once() -> None:
     """The constructor of a message is user code as well; its sender had no objection."""
     async with ActorSystem(port=0, found=True) as first:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from gossip.authority import flaw_of
 from gossip.effects import Send
-from gossip.events import ClaimRefused, Exit, LeaveRequested
+from gossip.events import ClaimRefused, Exit, LeaveRequested, PeerFrame
 from gossip.membership import NUMBER_MAX, Cause, Member, MembershipView, NodeId, Status, Tombstone
 from gossip.messages import (
     Ack,
     Dissolve,
     Gossip,
+    Head,
     Invite,
     LinkAnswer,
     LinkQuestion,
@@ -33,6 +34,7 @@ from gossip.messages import (
     SyncReply,
     ViewSeen,
     ViewSeenAck,
+    Welcome,
     YouAreGone,
 )
 from gossip.reachability import Record
@@ -205,6 +207,18 @@ def test_a_member_that_nobody_left_has_heard_of_introduces_itself() -> None:
     assert cluster.nodes["c"].exit is None
 
 
+def test_nobody_is_welcomed_who_has_not_echoed_a_challenge() -> None:
+    """A welcome out of turn would hand a looking process any view."""
+    cluster = Cluster()
+    cluster.cut("a", "b")
+    node = cluster.start("b", "a")
+    view = Gossip(members=(Member(node.id), Member(STRANGER, status=Status.UP, up_number=1)))
+    sender = NodeId("10.0.0.1", 25520, 1)
+    cluster.feed("b", PeerFrame(sender, Head(), (Welcome(77, view),)))
+    assert cluster.clusters() == set()
+    assert refused(cluster, "b", "welcome-ignored") == 1
+
+
 @pytest.mark.parametrize("sender", ["b", STRANGER])
 def test_an_invite_is_answered_to_members_only(sender: str | NodeId) -> None:
     cluster = formed("a b")
@@ -317,6 +331,16 @@ def test_an_accusation_from_the_far_future_is_not_answered(incarnation: int) -> 
     assert subject.machine.view is not None
     assert subject.machine.view.by_id[ME].incarnation == 0
     assert subject.machine.counters["incarnation-forged"] >= 1
+
+
+def test_an_accusation_that_was_too_high_is_answered_when_it_no_longer_is() -> None:
+    """The record stays, and is no longer void once our own word has come near enough."""
+    subject = Subject()
+    subject.tell(Gossip(records=(Record(PEER, ME, True, 1, JUMP + 1),)))
+    held = subject.machine._ground.table.members
+    assert held[ME].incarnation == 0
+    subject.tell(Gossip(suspicions=(Suspicion(ME, 0, PEER),)))
+    assert held[ME].incarnation == JUMP + 2
 
 
 FACTS: list[dict[str, object]] = [
@@ -572,6 +596,21 @@ def test_who_calls_the_leader_unreachable_has_no_authority_yet() -> None:
         for name in "acde":
             assert record_of(cluster, "c", at=name).status is Status.UP
     assert c.exit is None
+
+
+def test_a_doubt_of_ours_is_not_put_into_our_mouth() -> None:
+    """What agrees with a departure are our own probes, not an accusation under our name."""
+    cluster = formed()
+    a, c = cluster.nodes["a"].id, cluster.nodes[VICTIM].id
+    doubt = Suspicion(c, 0, a)
+    own = Record(a, c, True, NUMBER_MAX, 0)
+    gone = Tombstone(c, 1, Cause.CRASHED)
+    cluster.say(LIAR, "a", Gossip(suspicions=(doubt,), records=(own,)))
+    cluster.say(LIAR, "a", Gossip(tombstones=(gone,)))
+    cluster.run(5)
+    for name in others(cluster, LIAR):
+        assert record_of(cluster, VICTIM, at=name).status is Status.UP
+        assert c not in view_of(cluster, name).unreachable
 
 
 def test_whom_nobody_reaches_is_taken_out_on_one_word() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from node.actor import Actor, on
 from node.errors import ActorFailedError, DeadActorError
+from node.events import ActorFailed
 from node.messages import Ask, message
 from node.runtime import Runtime
 from node.supervision import Restart, Resume, Stop, StopReason
@@ -190,6 +191,44 @@ def test_keyboard_interrupt_ends_the_run_of_the_loop_and_the_actors_live_on(
             assert loop.run_until_complete(ref.ask(Add(5))) == 5
         assert loop.run_until_complete(runtime.shutdown())
         assert runtime.not_ended() == ()
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_keyboard_interrupt_out_of_a_subscriber_wedges_no_actor(is_async: bool) -> None:
+    """Ctrl-C may come anywhere, also while a failure is being told."""
+
+    def interrupted(event: ActorFailed) -> None:
+        raise KeyboardInterrupt
+
+    class Fails(Actor):
+        @on(Add)
+        def add(self, msg: Add) -> int:
+            return msg.amount
+
+        @on(Greet)
+        def greet(self, msg: Greet) -> Any:
+            if is_async:
+                return self.later()
+            raise ValueError
+
+        async def later(self) -> None:
+            await asyncio.sleep(0)
+            raise ValueError
+
+    loop = asyncio.new_event_loop()
+    runtime = Runtime(loop=loop, clock=loop.time, rng=random.Random(1))
+    try:
+        end = runtime.events.subscribe(ActorFailed, interrupted)
+        ref = runtime.spawn(Fails, supervision=Resume())
+        ref.tell(Greet("a"))
+        ref.tell(Add(1))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(loop.create_future())
+        end()
+        assert loop.run_until_complete(ref.ask(Add(5), timeout_s=2.0)) == 5
+        assert loop.run_until_complete(runtime.shutdown())
     finally:
         loop.close()
 

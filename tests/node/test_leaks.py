@@ -105,12 +105,17 @@ def test_random_traffic_leaves_nothing_behind(
     async def traffic() -> None:
         end_s = pair.loop.time() + how_many(short=120, long=6 * 3_600)
         refs: list[ActorRef[Any]] = []
+        spawned: list[tuple[Runtime, ActorRef[Any]]] = []
         while pair.loop.time() < end_s:
             runtime = rng.choice(runtimes)
             if rng.random() < 0.1 or not refs:
                 local = runtime.spawn(Anything, 2, mailbox_max=100, when_full="wait")
                 refs.append(rng.choice(runtimes).ref_at(runtime.here, local.path, local.uid))
-                del refs[:-20]
+                spawned.append((runtime, local))
+                if len(spawned) > 20:
+                    home, oldest = spawned.pop(0)
+                    home.stop(oldest)
+                    del refs[0]
             ref = rng.choice(refs)
             match rng.randrange(4):
                 case 0:

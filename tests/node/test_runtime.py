@@ -63,6 +63,35 @@ def test_arguments_are_checked_where_they_are_given() -> None:
         stage.runtime.spawn(int)  # type: ignore[arg-type]  # that is the test
 
 
+@pytest.mark.parametrize(
+    ("parameters", "fitting"),
+    [
+        ("", {0}),
+        ("a", {1}),
+        ("a, b=1", {1, 2}),
+        ("a, /, b", {2}),
+        ("*rest", {0, 1, 2, 3}),
+        ("a, *rest", {1, 2, 3}),
+        ("a=0, *, key=1", {0, 1}),
+        ("a, *, key", set()),
+        ("a, **more", {1}),
+    ],
+)
+def test_any_constructor_is_checked(parameters: str, fitting: set[int]) -> None:
+    names: dict[str, Any] = {}
+    exec(f"def init(self, {parameters}): pass", names)
+    cls = type("Made", (Actor,), {"__init__": names["init"]})
+    stage = Stage()
+    for count in range(4):
+        if count in fitting:
+            stage.runtime.spawn(cls, *range(count))
+        else:
+            with pytest.raises(TypeError, match=r"^Made\("):
+                stage.runtime.spawn(cls, *range(count))
+    stage.settle()
+    assert stage.failures == []
+
+
 def test_generations_are_bounded() -> None:
     class Parent(Actor):
         def __init__(self, errors: list[str]) -> None:

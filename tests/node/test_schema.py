@@ -172,8 +172,10 @@ def test_wrong_field_is_named_with_expected_and_met_type(
         schema_of(Order).check(wrong)
     expected = text.replace("any plain value", "a plain value")
     assert str(caught.value).startswith(expected)
-    with pytest.raises(MessageError):
-        CHECKS[Order](wrong)
+    for use in (CHECKS[Order], schema_of(Order).check_and_pack):
+        with pytest.raises(MessageError) as again:
+            use(wrong)
+        assert str(again.value) == str(caught.value)
 
 
 def test_float_takes_an_int_and_becomes_one_on_the_wire() -> None:
@@ -413,7 +415,11 @@ def test_large_bytes_are_wrapped_where_asked_for_and_nowhere_else(
         met.append(each.data)
         return msgpack.ExtType(9, b"")
 
-    for packed in (schema.pack_with_large(value), of_class.pack_with_large(holder(value))[0]):
+    for packed in (
+        schema.pack_with_large(value),
+        of_class.pack_with_large(holder(value))[0],
+        of_class.check_and_pack(holder(value))[0],
+    ):
         met.clear()
         wire = msgpack.packb(packed, default=take_out)
         assert met == [LARGE]
@@ -493,6 +499,7 @@ ORDERS = st.builds(
 def test_round_trip(sent: Order) -> None:
     schema = schema_of(Order)
     schema.check(sent)
+    assert schema.check_and_pack(sent) == schema.pack(sent)
     assert schema.unpack(through_wire(schema.pack(sent))) == sent
 
 

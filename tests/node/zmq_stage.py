@@ -98,6 +98,9 @@ class RecordingInbox:
             self.large.append((sender, whole))
             self._changed.set()
 
+    def turn_begin(self) -> None:
+        """Nothing waits for it here."""
+
     def turn_end(self) -> None:
         self.turns += 1
 

@@ -205,14 +205,14 @@ async def test_without_a_key_to_expect_nobody_is_dialled(
 async def say_hello(
     stage: KeyedStage, node: Keyed, own: KeyPair, sender: NodeId, lane: Lane, number: int = 1
 ) -> zmq.Socket[bytes]:
-    """A client with a trusted key that says it is `sender`, and sends one frame."""
+    """A client with a trusted key says that it is `sender`, and sends one frame; its monitor."""
     port = dict(lanes(node))[lane]
     dealer, monitor = stage.dealer(port, own=own, server=node.transport.public_key)
     event, _ = await until_event(monitor, OUTCOME)
     assert event == zmq.EVENT_HANDSHAKE_SUCCEEDED
     say(dealer, hello(sender, lane=lane, link_number=number))
     say(dealer, HEAD + b"forged")
-    return dealer
+    return monitor
 
 
 @pytest.mark.parametrize("lane", [Lane.CONTROL, Lane.DATA])
@@ -263,8 +263,9 @@ async def test_a_process_that_was_bound_to_a_key_keeps_it(tmp_path: Path) -> Non
         await b.trusts(line_of(first), line_of(second))
         await say_hello(stage, b, first, node, Lane.CONTROL)
         await b.inbox.until_control(1)
-        await say_hello(stage, b, second, node, Lane.CONTROL, number=2)
+        monitor = await say_hello(stage, b, second, node, Lane.CONTROL, number=2)
         await b.inbox.until_refused(1, "wrong-key")
+        await until_event(monitor, zmq.EVENT_DISCONNECTED)
         await say_hello(stage, b, first, node, Lane.DATA, number=3)
         await say_hello(stage, b, second, node, Lane.DATA, number=4)
         await b.inbox.until_refused(1, "wrong-key", Lane.DATA)

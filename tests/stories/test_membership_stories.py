@@ -6,6 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gossip.events import PeerFrame
+from gossip.membership import Cause, NodeId, Status, Tombstone
+from gossip.messages import Gossip, Head, YouAreGone
 from node import Settings
 from node.testkit import check_one_view
 from node.testkit.stage import Where
@@ -169,3 +172,64 @@ def test_two_clusters_meet_and_do_not_merge() -> None:
             ended = world[name].ended
             assert ended is not None
             assert ended.exit_code == 12
+
+
+def id_of(world: Story, name: str) -> NodeId:
+    """Who runs on this node."""
+    view = world[name].view
+    assert view is not None
+    return view.self_id
+
+
+def say(world: Story, sender: NodeId, to: str, *messages: object) -> None:
+    """Put a frame into a connection of `sender` to this node."""
+    node, view = world[to], world[to].view
+    assert view is not None
+    daemon = node.system._daemon
+    assert daemon is not None
+    node.call(daemon.feed, PeerFrame(sender, Head(cluster_id=view.cluster_id), messages))
+
+
+@pytest.mark.parametrize("standing", [False, True])
+def test_forged_frames_neither_evict_the_host_nor_move_what_it_hosts(standing: bool) -> None:
+    """I-65, I-66: of a stranger or of a member that does not lead, again and again, to all and to
+    the host itself."""
+    with Story(nodes=5) as world:
+        host = world.ready()
+        victim, view = id_of(world, host), world[host].view
+        assert view is not None
+        liar = NodeId("10.9.0.9", 25520, 9)
+        if standing:
+            liar = max(member.id for member in view.members if member.id != victim)
+            assert liar != view.leader
+        down = replace(view.by_id[victim], status=Status.DOWN, cause=Cause.CRASHED)
+        news = Gossip(members=(down,), tombstones=(Tombstone(victim, 1, Cause.LEFT),))
+        for _ in range(40):
+            for node in world.running:
+                if id_of(world, node.name) != liar:
+                    say(world, liar, node.name, news, YouAreGone(victim.uid, int(Cause.DOWNED)))
+            world.run_for(s=0.25)
+            assert world.hosts == [host]
+        world.run_for(s=10)
+        world.until_all_up(within_s=5)
+        check_one_view(world)
+
+
+def test_a_member_that_nobody_left_has_heard_of_stays_in() -> None:
+    """d joined by b while a was cut off; then b ended. a and d are left, and a never heard of d."""
+    with Story(nodes="a b d", seeds="a b", absent="d", watch=False) as world:
+        world.until_all_up()
+        world.cut("a")
+        world.run_for(s=10)
+        world.start("d")
+        world.run_for(s=15)
+        joiner = id_of(world, "d")
+        world.crash("b", silent=True)
+        world.heal_all()
+
+        def heard_of() -> bool:
+            view = world["a"].view
+            return view is not None and joiner in view.by_id
+
+        world.run_until(heard_of, within_s=20)
+        assert world["d"].running

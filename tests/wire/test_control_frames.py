@@ -140,6 +140,33 @@ def test_random_damage_never_raises_anything_else() -> None:
             continue
 
 
+@pytest.mark.parametrize(
+    "item",
+    [
+        [5, [[], [], [], [], float("nan")]],  # I-64: no number of ours is a float
+        [5, [[], [], [], [], float("inf")]],
+        [6, [-1.5]],
+        [5, [[], [], [], [], 1 << 63, []]],  # too large for the field, or for a list beyond it
+        [5, [[[["h", 1, 1], "", [], "2"]]]],
+        [9, [[], "all"]],
+    ],
+)
+def test_numbers_that_are_none_reach_no_member(item: object) -> None:
+    """What is read has the annotated types; whether it is plausible membership decides."""
+    _, messages, refused = wire.decode(HEAD_BYTES + msgpack.packb(item))
+    for message in messages:
+        assert isinstance(message, g.Gossip)
+        assert type(message.floor) is int
+    assert len(messages) + len(refused) == 1
+
+
+def test_the_greatest_numbers_survive_the_wire_and_are_for_membership_to_refuse() -> None:
+    greatest = (1 << 64) - 1
+    member = Member(NODE, incarnation=greatest, record_version=greatest, up_number=greatest)
+    news = g.Gossip(members=(member,), floor=greatest)
+    assert wire.decode(HEAD_BYTES + wire.encode(news))[1] == [news]
+
+
 def test_our_own_mistake_is_told_to_us() -> None:
     with pytest.raises(MessageError, match="no tag"):
         wire.encode(object())

@@ -57,6 +57,9 @@ class Recorder:
         if whole is not None:
             self.large.append(whole)
 
+    def turn_begin(self) -> None:
+        """Nothing waits for it here."""
+
     def turn_end(self) -> None:
         """Nothing waits for it here."""
 
