@@ -3,7 +3,8 @@
 Decides: whether a join request is admitted or refused (with both values in the reason), the round
 trip before admission (a process that cannot hear us never enters the view), what becomes of a
 member whose address a newcomer claims, and which of two clusters stops. Does not decide when the
-newcomer is promoted. Used by `gossip.machine` while this process is a member.
+newcomer is promoted, nor what members may claim (`gossip.authority`). Used by `gossip.machine`
+while this process is a member.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Admission:
         self._agreement = dict(agreement)
         self._pending: dict[NodeId, _Pending] = {}
         self._asked: dict[Address, int] = {}  # nonce of the last WhoAreYou per address
+        self._strangers: dict[NodeId, float] = {}  # of our cluster id: since when, or last invited
+        self._asked_again: dict[NodeId, float] = {}  # members we introduced ourselves to anew
         self._island_at = math.inf
         self.deadline = math.inf
 
@@ -192,6 +195,49 @@ class Admission:
                 pending.tenant = None
                 self._ground.send(node, JoinChallenge(pending.nonce))
 
+    # processes of our cluster that one of us has not heard of
+
+    def met_stranger(self, stranger: NodeId, now: float) -> None:
+        """It has our cluster id and is not in our view.
+
+        Mostly it was admitted a moment ago, and the news are on their way. When they do not come
+        (all that knew both of us are gone) it is invited to introduce itself as if it joined.
+        """
+        ground = self._ground
+        since = self._strangers.get(stranger)
+        if since is None:
+            if len(self._strangers) >= ground.settings.pending_joins_max:
+                self._strangers.clear()
+            self._strangers[stranger] = now
+        elif now - since >= ground.settings.island_probe_s:
+            self._strangers[stranger] = now
+            ground.send(stranger, Invite(ground.cluster_name))
+
+    def invited(self, sender: NodeId, message: Invite, now: float) -> None:
+        """A fellow member does not know us: introduce ourselves."""
+        ground = self._ground
+        known = ground.table.members.get(sender)
+        if (
+            known is None
+            or known.status >= Status.DOWN
+            or message.cluster_name != ground.cluster_name
+        ):
+            ground.counters["invite-ignored"] += 1
+            return
+        if len(self._asked_again) >= ground.settings.pending_joins_max:
+            self._asked_again.clear()
+        self._asked_again[sender] = now
+        agreement = tuple(sorted(self._agreement.items()))
+        ground.send(sender, JoinRequest(ground.me, ground.cluster_name, agreement, ()))
+
+    def challenged(self, sender: NodeId, message: JoinChallenge, now: float) -> None:
+        """The echo that lets us in, for a member that we asked."""
+        asked_at = self._asked_again.pop(sender, -math.inf)
+        if now - asked_at > self._ground.settings.answer_valid_s:
+            self._ground.counters["join-message-to-member"] += 1
+            return
+        self._ground.send(sender, JoinConfirm(message.nonce))
+
     # other clusters of our name
 
     def start_island_probe(self, now: float) -> None:
@@ -208,9 +254,10 @@ class Admission:
         within = {(node.host, node.port) for node in self._ground.table.members}
         for address in addresses:
             if address not in within:
-                self._ask_who(NodeId(*address, 0))
+                self.ask_who(NodeId(*address, 0))
 
-    def _ask_who(self, peer: NodeId) -> None:
+    def ask_who(self, peer: NodeId) -> None:
+        """Ask a process which cluster it is in."""
         ground = self._ground
         nonce = ground.rng.getrandbits(62)
         address = (peer.host, peer.port)
@@ -230,7 +277,7 @@ class Admission:
         )
         address = (sender.host, sender.port)
         if message.cluster_id != ground.cluster_id and address not in self._asked:
-            self._ask_who(sender)
+            self.ask_who(sender)
 
     def told_who(self, sender: NodeId, message: IAm) -> bool:
         """Invite a looking process; of two clusters under one name the smaller stops (of equal

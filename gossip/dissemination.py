@@ -1,8 +1,8 @@
 """Which rumours ride on the next packet.
 
 Decides order (the least sent first), replacement (one rumour per subject) and when a rumour is
-worn out. Does not decide to whom. Owned by `gossip.machine`; bounded by what it is about: one
-entry per member, record pair or suspicion.
+worn out. Does not decide to whom. Owned by `gossip.machine`; bounded: one entry per member, record
+pair or suspicion, and `rumours_max` in all.
 """
 
 from __future__ import annotations
@@ -45,17 +45,25 @@ def _key_of(rumour: Rumour) -> RumourKey:
 class RumourQueue:
     """Rumours on their way; a newer one about the same subject replaces the older."""
 
-    def __init__(self) -> None:
+    def __init__(self, rumours_max: int = 32_768) -> None:
         self._entries: dict[RumourKey, _Entry] = {}
+        self._rumours_max = rumours_max
         self._age = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def add(self, rumour: Rumour) -> None:
-        """Start to spread; replaces what was known of the same subject."""
+        """Start to spread; replaces what was known of the same subject.
+
+        When there are too many the one that began first makes room: comparing views brings what
+        it did not reach.
+        """
         self._age += 1
-        self._entries[_key_of(rumour)] = _Entry(rumour, 0, self._age)
+        key = _key_of(rumour)
+        if len(self._entries) >= self._rumours_max and key not in self._entries:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = _Entry(rumour, 0, self._age)
 
     def drop_suspicions_of(self, subject: NodeId) -> None:
         """Stop spreading accusations of a member that answered them."""

@@ -212,6 +212,15 @@ class IslandMet:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimRefused:
+    """A peer claimed what it may not, or what nobody can; told once per reason, then only counted
+    (`GossipMachine.counters`)."""
+
+    sender: NodeId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class LookingFor:
     """We found no cluster yet; in words, whom we wait for."""
 

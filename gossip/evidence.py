@@ -79,6 +79,10 @@ class LinkEvidence:
 
     # lost links
 
+    def is_examining(self, node: NodeId) -> bool:
+        """True while a link of ours to this member has ended and cannot be dialled again."""
+        return node in self._cases
+
     def link_lost(self, node: NodeId, now: float) -> None:
         """An established link ended: dial it again, at once."""
         member = self._ground.table.members.get(node)

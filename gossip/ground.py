@@ -15,7 +15,7 @@ from gossip.dissemination import PACKET_RUMOURS_MAX, Rumour, RumourQueue, sends_
 from gossip.effects import Publish, Send
 from gossip.events import Address
 from gossip.membership import Member, NodeId, Status, Tombstone
-from gossip.messages import Gossip, Suspicion
+from gossip.messages import Gossip, Suspicion, SyncReply
 from gossip.reachability import Record
 from gossip.settings import GossipSettings
 from gossip.table import MembershipTable
@@ -32,12 +32,13 @@ class Ground:
         self.cluster_id = 0
         self.settings = settings
         self.rng = rng
-        self.table = MembershipTable(settings.members_max, settings.records_max)
+        self.table = _table_of(settings)
         self.table.put_member(member)
-        self.rumours = RumourQueue()
+        self.rumours = RumourQueue(settings.rumours_max)
         self.out: list[object] = []
         self.counters: Counter[str] = Counter()
         self.unreachable: frozenset[NodeId] = frozenset()
+        self.leader: NodeId | None = None
         self.urgent: list[Rumour] = []
         self._seq = 0
 
@@ -45,7 +46,7 @@ class Ground:
         """Become another process in the eyes of the cluster; only before there is one."""
         me = replace(self.me, id=new_id)
         self.self_id = new_id
-        self.table = MembershipTable(self.settings.members_max, self.settings.records_max)
+        self.table = _table_of(self.settings)
         self.table.put_member(me)
 
     # effects
@@ -64,6 +65,10 @@ class Ground:
         news = self.take_rumours()
         if news is not None:
             self.send(to, news)
+
+    def ask_record(self, node: NodeId, *, of: NodeId) -> None:
+        """Ask `of` for the record it holds of a member; it answers over its own connection."""
+        self.send(of, SyncReply(Gossip(floor=self.table.floor), want_members=(node,)))
 
     def take_rumours(self) -> Gossip | None:
         """Rumours for one packet, if there are any."""
@@ -130,3 +135,13 @@ class Ground:
         """Up to `count` of them, by chance."""
         pool = list(nodes)
         return pool if len(pool) <= count else self.rng.sample(pool, count)
+
+
+def _table_of(settings: GossipSettings) -> MembershipTable:
+    # The leader prunes down to `tombstones_max`; until all have followed there are more.
+    return MembershipTable(
+        settings.members_max,
+        settings.records_max,
+        2 * settings.tombstones_max,
+        settings.incarnation_jump_max,
+    )

@@ -1,8 +1,9 @@
 """Who is in the cluster and who is reachable: the membership of one node, as a pure machine.
 
 Decides: joining and founding (`seeking`, `admission`), failure detection (`probing`, `evidence`),
-how news spreads and views are compared, when a view has converged, and what the leader then does
-with statuses. Does not decide which side of a split lives (downing), nor who hosts what. Called by
+how news spreads and views are compared, whose word is merged (with `authority` and `hearsay`), when
+a view has converged, and what the leader then does with statuses. Does not decide which side of a
+split lives (downing), nor who hosts what. Called by
 `node.core` with events of `gossip.events`; answers with effects. Holds no clock, no socket, no
 randomness but the generator it is given.
 
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gossip.admission import GONE_EXIT, Admission
+from gossip.authority import Authority, facts_of, flaw_of
 from gossip.dissemination import Rumour
 from gossip.effects import Paused
 from gossip.events import (
@@ -42,7 +44,16 @@ from gossip.events import (
 )
 from gossip.evidence import LinkEvidence
 from gossip.ground import Ground
-from gossip.membership import Cause, Member, MembershipView, NodeId, Status, Tombstone
+from gossip.hearsay import VOICES, Claim, Departure, Hearsay, Promotion
+from gossip.membership import (
+    NUMBER_MAX,
+    Cause,
+    Member,
+    MembershipView,
+    NodeId,
+    Status,
+    Tombstone,
+)
 from gossip.messages import (
     JOIN_MESSAGES,
     Ack,
@@ -50,6 +61,8 @@ from gossip.messages import (
     Gossip,
     Head,
     IAm,
+    Invite,
+    JoinChallenge,
     JoinConfirm,
     JoinRequest,
     LinkAnswer,
@@ -65,14 +78,17 @@ from gossip.messages import (
     YouAreGone,
 )
 from gossip.probing import Prober
+from gossip.reachability import Record
 from gossip.seeking import Seeker
 from gossip.settings import GossipSettings
 
-INCARNATION_JUMP_MAX = 1 << 32
 CLOSE_DELAY_S = 1.0
 BLOCKED_REPEAT_S = 60.0
 REMEMBER_LEFT_S = 600.0
 SETTLE_STEPS_MAX = 64
+LEADS = (Status.UP, Status.LEAVING)
+VERDICT_VALID_S = 10.0
+VERDICT_ASKS = 3
 EXIT_BY_CAUSE = {
     Cause.LEFT: (0, "left"),
     Cause.DOWNED: (10, "downed"),
@@ -109,6 +125,11 @@ class GossipMachine:
         self._admission = Admission(ground, agreement)
         self._prober = Prober(ground)
         self._evidence = LinkEvidence(ground, self._prober)
+        self._authority = Authority(ground)
+        self._hearsay = Hearsay(ground)
+        self._verdicts: dict[NodeId, float] = {}  # who says that we are gone, since when
+        self._verdict_asked_at = -math.inf
+        self._dissolvers: set[NodeId] = set()
         self._reports: dict[NodeId, _Report] = {}
         self._differs: dict[NodeId, int] = {}  # gossip ticks for which its view differs from ours
         self._sync_rounds: dict[NodeId, int] = {}
@@ -148,13 +169,15 @@ class GossipMachine:
             Ack: self._acked,
             PingRequest: self._prober.ping_requested,
             Nack: lambda sender, message, now: self._count("nacks"),
-            Gossip: lambda sender, message, now: self._apply(message, now),
+            Gossip: self._apply,
             ViewSeen: lambda sender, message, now: None,
             ViewSeenAck: self._view_seen_acked,
             SyncOffer: self._sync_offered,
             SyncReply: self._sync_replied,
             JoinRequest: self._admission.requested,
             JoinConfirm: self._join_confirmed,
+            JoinChallenge: self._admission.challenged,
+            Invite: self._admission.invited,
             WhoAreYou: lambda sender, message, now: self._admission.asked_who(sender, message),
             IAm: self._told_who,
             Dissolve: self._dissolved,
@@ -192,6 +215,7 @@ class GossipMachine:
             self._prober.deadline,
             self._evidence.deadline,
             self._admission.deadline,
+            self._hearsay.deadline,
             self._gossip_at,
             self._push_pull_at,
             self._leave_by,
@@ -269,13 +293,17 @@ class GossipMachine:
         silent = ", ".join(node.address for node in view.blocked_by)
         return f"convergence waits for the report of {silent}"
 
-    def accepts(self, head: Head) -> bool:
-        """True when messages of this frame that are not membership's may be handed on.
+    def accepts(self, sender: NodeId, head: Head) -> bool:
+        """True when messages of this frame that are not membership's may be handed on: those of
+        members.
 
         Also those of a process that we hold as gone: its answer "nothing runs here any more" is
         the very thing that a hand-over waits for.
         """
-        return self._ground.cluster_id != 0 and head.cluster_id == self._ground.cluster_id
+        ground = self._ground
+        if not ground.cluster_id or head.cluster_id != ground.cluster_id:
+            return False
+        return sender in ground.table.members or sender in ground.table.gone
 
     # events
 
@@ -298,7 +326,13 @@ class GossipMachine:
             if type(message) in JOIN_MESSAGES:
                 self._join_message(sender, message, now)
             elif self._is_fellow(sender, head, now):
+                self._authority.confirm(sender, sender)
+                self._hearsay.heard(sender)
                 self._messages[type(message)](sender, message, now)
+            elif self._is_stranger(sender, head):
+                self._stranger_said(sender, message, now)
+            elif isinstance(message, YouAreGone) and self._accuses_back(sender, head):
+                self._told_we_are_gone(sender, message, now)
         if ground.cluster_id and head.cluster_id == ground.cluster_id:
             self._reported(sender, head, event.messages)
 
@@ -314,7 +348,7 @@ class GossipMachine:
         if not self._seeker.looking:
             view = getattr(message, "view", None)
             if view is not None:
-                self._apply(view, now)
+                self._welcomed(sender, view, now)
                 # What we changed of our record since we asked is news to them.
                 self._ground.originate(self._ground.me)
             self._became_member(now)
@@ -325,10 +359,12 @@ class GossipMachine:
         if not ground.cluster_id or head.cluster_id != ground.cluster_id:
             self._count("foreign-cluster")
             return False
+        if self._authority.has_standing(sender):
+            return True
         member = ground.table.members.get(sender)
         gone = ground.table.gone.get(sender)
-        if gone is None and (member is None or member.status < Status.DOWN):
-            return True
+        if gone is None and member is None:
+            return False  # a stranger
         if now - self._told_gone.get(sender, -math.inf) >= ground.settings.gossip_interval_s:
             if len(self._told_gone) >= ground.settings.pending_joins_max:
                 self._told_gone.clear()
@@ -338,8 +374,44 @@ class GossipMachine:
         self._count("frame-from-gone")
         return False
 
+    def _is_stranger(self, sender: NodeId, head: Head) -> bool:
+        """It names our cluster, but we never heard of it."""
+        ground = self._ground
+        return (
+            ground.cluster_id != 0
+            and head.cluster_id == ground.cluster_id
+            and sender not in ground.table.members
+            and sender not in ground.table.gone
+        )
+
+    def _stranger_said(self, sender: NodeId, message: object, now: float) -> None:
+        """Nothing of it is merged. A ping is answered: the others may know it already."""
+        self._admission.met_stranger(sender, now)
+        if isinstance(message, Ping):
+            self._prober.pinged(sender, message)
+            return
+        self._authority.refuse("no-standing", sender)
+        if isinstance(message, YouAreGone) and not self._ground.reachable_peers():
+            # Whom we know is gone, and it knows our uid: all have changed while we were away.
+            self._told_we_are_gone(sender, message, now)
+
+    def _accuses_back(self, sender: NodeId, head: Head) -> bool:
+        """Each of two holds the other as gone, and we know nobody else any more: one has to stop.
+
+        One that never was up loses nothing; of two that were, the younger one stops.
+        """
+        ground, me = self._ground, self._ground.me
+        if head.cluster_id != ground.cluster_id or ground.reachable_peers():
+            return False
+        known = ground.table.members.get(sender)
+        theirs = known.up_number if known is not None else 0
+        return me.up_number == 0 or (theirs > 0 and (theirs, sender) < me.age_key)
+
     def _dialled(self, event: Dialled, now: float) -> None:
-        if event.attempt == 0:
+        believed = self._hearsay.dialled(event)
+        if believed is not None:
+            self._believe(believed, now)
+        elif event.attempt == 0:
             self._seeker.dialled(event, now)
             if self._ground.cluster_id:
                 self._became_member(now)
@@ -366,6 +438,7 @@ class GossipMachine:
         self._reported_counter = -1
         self._seeker.void(now)
         self._prober.paused(event.gap_s, now)
+        self._hearsay.paused(now)
 
     def _leave_requested(self, event: LeaveRequested, now: float) -> None:
         ground = self._ground
@@ -383,19 +456,24 @@ class GossipMachine:
         types = tuple(sorted(event.types))
         if types != me.types:
             self._take_member(
-                replace(me, types=types, record_version=me.record_version + 1), now, origin=True
+                replace(me, types=types, record_version=min(me.record_version + 1, NUMBER_MAX)),
+                now,
+                origin=True,
+                first_hand=True,
             )
 
     # messages
 
     def _acked(self, sender: NodeId, message: Ack, now: float) -> None:
-        if not self._admission.acked(sender, message.seq):
-            self._prober.acked(sender, message, now)
+        if self._admission.acked(sender, message.seq) or self._hearsay.acked(sender, message.seq):
+            return
+        self._prober.acked(sender, message, now)
 
     def _join_confirmed(self, sender: NodeId, message: JoinConfirm, now: float) -> None:
         member = self._admission.confirmed(sender, message, now)
         if member is not None:
             self._take_member(member, now, origin=True)
+            self._authority.vouch(member)
             self._admission.admitted(sender)
 
     def _told_who(self, sender: NodeId, message: IAm, now: float) -> None:
@@ -409,13 +487,46 @@ class GossipMachine:
         self._ground.out.append(Remember(tuple(sorted({*kept, member.address}))))
 
     def _dissolved(self, sender: NodeId, message: Dissolve, now: float) -> None:
-        if message.other_cluster_id != self._ground.cluster_id:
-            self._remember_rival(message.other_member)
-            self._ground.out.append(Exit(GONE_EXIT, message.reason))
+        """A fellow says that the cluster stops: on the word of two, of the leader, or of the other
+        cluster itself, which we ask."""
+        if message.other_cluster_id == self._ground.cluster_id:
+            return
+        self._dissolvers.add(sender)
+        if len(self._dissolvers) < VOICES and not self._has_authority(sender, now):
+            self._admission.ask_who(message.other_member)
+            return
+        self._remember_rival(message.other_member)
+        self._ground.out.append(Exit(GONE_EXIT, message.reason))
 
     def _told_we_are_gone(self, sender: NodeId, message: YouAreGone, now: float) -> None:
         if message.uid == self._ground.self_id.uid:
-            self._we_are_gone(message.cause, f"told by {sender.address}")
+            self._verdict(sender, message.cause, f"told by {sender.address}", now)
+
+    def _verdict(self, sender: NodeId, cause: int, how: str, now: float) -> None:
+        """A peer holds us as down or removed. We stop, unless it may be the only one to say so.
+
+        Believed: the leader; two members; whoever says it when no other member is reachable, or
+        when we leave anyway. Otherwise others are asked: who agrees answers any ping with it.
+        """
+        ground = self._ground
+        self._verdicts = {
+            node: at for node, at in self._verdicts.items() if now - at < VERDICT_VALID_S
+        }
+        self._verdicts.setdefault(sender, now)
+        others = [node for node in ground.reachable_peers() if node not in self._verdicts]
+        if (
+            self._leave_by < math.inf
+            or len(self._verdicts) >= VOICES
+            or not others
+            or self._has_authority(sender, now)
+        ):
+            self._we_are_gone(cause, how)
+            return
+        self._count("verdict-of-one")
+        if now - self._verdict_asked_at >= ground.settings.gossip_interval_s:
+            self._verdict_asked_at = now
+            for node in ground.sample(others, VERDICT_ASKS):
+                self._prober.probe_soon(node, now)
 
     def _we_are_gone(self, cause: int, how: str) -> None:
         known = Cause(cause) if cause in Cause.__members__.values() else Cause.NONE
@@ -426,52 +537,257 @@ class GossipMachine:
 
     # merging news
 
-    def _apply(self, news: Gossip, now: float) -> None:
-        table = self._ground.table
-        table.raise_floor(news.floor)
-        for member in news.members:
-            self._take_member(member, now)
-        for tombstone in news.tombstones:
-            self._take_tombstone(tombstone, now)
-        for record in news.records:
-            if record.observer == self._ground.self_id:
-                self._count("own-record-from-others")
-                continue
-            if table.put_record(record):
-                self._ground.rumours.add(record)
-                self._refute(record.subject, record.subject_incarnation, record.unreachable)
-        for suspicion in news.suspicions:
-            if suspicion.subject == self._ground.self_id:
-                self._refute(suspicion.subject, suspicion.incarnation, accused=True)
+    def _welcomed(self, sender: NodeId, view: Gossip, now: float) -> None:
+        """The view of the cluster that admits us: whoever lets us in decides what we begin with."""
+        ground = self._ground
+        if 0 <= view.floor <= NUMBER_MAX:
+            ground.table.raise_floor(view.floor)
+        for member in view.members:
+            if flaw_of(member) is not None:
+                self._authority.refuse("status-impossible", sender)
+            elif member.id == ground.self_id:
+                if member.status < Status.LEAVING:
+                    ours = replace(ground.me, status=member.status, up_number=member.up_number)
+                    self._take_member(ours, now)
             else:
+                limit = ground.table.incarnation_limit(member.id)
+                held = replace(member, incarnation=min(member.incarnation, limit))
+                self._take_member(held, now)
+        for stone in view.tombstones:
+            if stone.id != ground.self_id and 0 < stone.number <= NUMBER_MAX:
+                self._take_tombstone(stone, now)
+        for record in view.records:
+            self._take_record(sender, record)
+
+    def _apply(self, sender: NodeId, news: Gossip, now: float) -> None:
+        """Merge what a member tells, each item as far as it may tell it."""
+        ground, authority = self._ground, self._authority
+        if news.floor > ground.table.floor and authority.vet_floor(sender, news.floor):
+            ground.table.raise_floor(news.floor)
+        for member in news.members:
+            if member.id == ground.self_id:
+                self._told_of_ourselves(sender, member, now)
+            elif member == ground.table.members.get(member.id) and member.id != sender:
+                authority.confirm(member.id, sender)
+            else:
+                self._told_of_member(sender, member, now)
+        for stone in news.tombstones:
+            self._told_of_removal(sender, stone, now)
+        for record in news.records:
+            self._take_record(sender, record)
+        for suspicion in news.suspicions:
+            if suspicion.subject == ground.self_id:
+                self._refute(sender, suspicion.subject, suspicion.incarnation, accused=True)
+            elif suspicion.accuser == ground.self_id:
+                continue  # ours comes back, or never was: we know ourselves whom we suspect
+            elif authority.vet_suspicion(sender, suspicion):
                 self._prober.suspect(
-                    suspicion.subject, suspicion.incarnation, suspicion.accuser, now
+                    suspicion.subject, suspicion.incarnation, suspicion.accuser, now, voice=sender
                 )
 
-    def _refute(self, subject: NodeId, incarnation: int, accused: bool) -> None:
+    def _take_record(self, sender: NodeId, record: Record) -> None:
+        ground = self._ground
+        if not self._authority.vet_record(sender, record):
+            return
+        if record.observer == ground.self_id:
+            self._told_of_own_record(sender, record)
+        elif ground.table.put_record(record):
+            ground.rumours.add(record)
+            self._refute(sender, record.subject, record.subject_incarnation, record.unreachable)
+
+    def _told_of_own_record(self, sender: NodeId, record: Record) -> None:
+        """One that we wrote comes back; one that we did not write is replaced by a later one."""
+        own = self._ground.table.records.get(record.key)
+        if record.subject not in self._ground.table.members or record == own:
+            return
+        if own is None or record.version >= own.version:
+            self._authority.refuse("own-record-forged", sender)
+            self._prober.reassert(record)
+
+    def _refute(self, sender: NodeId, subject: NodeId, incarnation: int, accused: bool) -> None:
         """Somebody holds us suspect or unreachable at this incarnation: show a higher one."""
         me = self._ground.me
         if subject != me.id or not accused or incarnation < me.incarnation:
             return
-        if incarnation > me.incarnation:
-            # Only we raise it, so nobody can have seen a higher one.
-            self._count("incarnation-forged")
+        if not self._authority.can_answer(incarnation):
+            # Only we raise it, and no relay makes any honest member believe in so high a one.
+            self._authority.refuse("incarnation-forged", sender)
             return
-        refuted = replace(me, incarnation=incarnation + 1)
-        self._ground.table.put_member(refuted)
-        self._ground.originate(refuted)
+        # What was too high to be answered before may not be so any more.
+        while incarnation >= me.incarnation:
+            me = replace(me, incarnation=incarnation + 1)
+            self._ground.table.put_member(me)
+            incarnation = max(filter(self._authority.can_answer, self._accused_at()), default=-1)
+        self._ground.originate(me)
 
-    def _take_member(self, member: Member, now: float, *, origin: bool = False) -> None:
+    def _accused_at(self) -> list[int]:
+        """The incarnations at which records call us unreachable."""
+        return [
+            record.subject_incarnation
+            for record in self._ground.table.records.values()
+            if record.subject == self._ground.self_id and record.unreachable
+        ]
+
+    def _told_of_ourselves(self, sender: NodeId, claim: Member, now: float) -> None:
+        """Of a record about ourselves only promotion, the leave's progress and down are theirs."""
+        me = self._ground.me
+        if flaw_of(claim) is not None:
+            self._authority.refuse("status-impossible", sender)
+            return
+        self._answer_forgery(sender, claim)
+        if claim.status is Status.DOWN:
+            self._verdict(sender, int(claim.cause), "the members decided it", now)
+            return
+        promoted = claim.up_number > 0 and (
+            me.up_number == 0 or claim.up_number < me.up_number
+        ) and self._may_promote(sender, claim, now)  # fmt: skip
+        status = me.status
+        if claim.status is Status.WEAKLY_UP or (promoted and status < Status.UP):
+            status = max(status, min(claim.status, Status.UP))
+        if claim.status in (Status.LEAVING, Status.EXITING):
+            if me.status >= Status.LEAVING:
+                status = max(status, claim.status)
+            else:
+                self._authority.refuse("leave-forged", sender)
+        up_number = claim.up_number if promoted else me.up_number
+        self._take_member(replace(me, status=status, up_number=up_number), now)
+
+    def _answer_forgery(self, sender: NodeId, claim: Member) -> None:
+        """Others hold of us what we never said: say it anew, so that ours is the later word."""
+        ground, me = self._ground, self._ground.me
+        if claim.record_version > me.record_version or (
+            claim.record_version == me.record_version and claim.types != me.types
+        ):
+            self._authority.refuse("own-record-forged", sender)
+            version = min(claim.record_version + 1, NUMBER_MAX)
+            later = replace(me, record_version=version)
+            ground.table.put_member(later, first_hand=True)
+            ground.originate(later)
+        elif facts_of(claim) != facts_of(me):
+            self._authority.refuse("own-record-forged", sender)
+            ground.send(sender, Gossip(members=(me,), floor=ground.table.floor))
+
+    def _told_of_member(self, sender: NodeId, told: Member, now: float) -> None:
+        """A record of another member: its status only as far as the sender may move it."""
+        table = self._ground.table
+        claim = self._authority.vet_member(sender, told, now)
+        if claim is None:
+            return
+        ours = table.members.get(claim.id)
+        status, up_number, cause = (
+            (Status.JOINING, 0, Cause.NONE)
+            if ours is None
+            else (ours.status, ours.up_number, ours.cause)
+        )
+        if claim.status >= Status.LEAVING:
+            if self._may_depart(sender, claim, ours, now):
+                status, cause = max(status, claim.status), max(cause, claim.cause)
+        elif claim.status is Status.WEAKLY_UP:
+            status = max(status, claim.status)
+        if claim.up_number > 0 and (up_number == 0 or claim.up_number < up_number):
+            # The age of who leaves decides nothing any more.
+            ends = status >= Status.LEAVING
+            if ends or self._may_promote(sender, claim, now):
+                status, up_number = max(status, Status.UP), claim.up_number
+        own_word = sender == claim.id
+        self._take_member(
+            replace(claim, status=status, up_number=up_number, cause=cause),
+            now,
+            first_hand=own_word,
+        )
+        if own_word and told.status < Status.LEAVING:
+            self._hearsay.stays(claim.id, now)
+
+    def _may_promote(self, sender: NodeId, claim: Member, now: float) -> bool:
+        return self._has_authority(sender, now) or self._hearsay.promoted(
+            sender, Promotion(claim.id, claim.up_number), now
+        )
+
+    def _may_depart(
+        self, sender: NodeId, claim: Member, ours: Member | None, now: float
+    ) -> bool:  # fmt: skip
+        """True when this sender's word is enough for a member to be leaving, or gone."""
+        if sender == claim.id:
+            return claim.status is not Status.DOWN
+        if ours is None:
+            # Nobody is taken out; and one that leaves could be taken for the leader.
+            return claim.status is Status.DOWN or self._has_authority(sender, now)
+        if ours.status >= Status.LEAVING:
+            return True
+        return self._is_departure_believed(
+            sender, Departure(claim.id, claim.status, claim.cause), now
+        )
+
+    def _is_departure_believed(self, sender: NodeId, claim: Departure, now: float) -> bool:
+        """Our own senses agree, the leader says it, or (see `hearsay`) others do."""
+        node = claim.subject
+        return (
+            self._prober.doubts(node)
+            or self._evidence.is_examining(node)
+            or self._has_authority(sender, now)
+            or self._hearsay.departed(sender, claim, now)
+        )
+
+    def _told_of_removal(self, sender: NodeId, stone: Tombstone, now: float) -> None:
+        ground, node = self._ground, stone.id
+        if node == ground.self_id:
+            self._verdict(sender, int(stone.cause), "removed from the cluster", now)
+            return
+        if not self._authority.vet_tombstone(sender, stone):
+            return
+        ours = ground.table.members.get(node)
+        if (
+            ours is None
+            or ours.status >= Status.LEAVING
+            or self._is_departure_believed(
+                sender, Departure(node, Status.REMOVED, stone.cause, stone.number), now
+            )
+        ):
+            self._take_tombstone(stone, now)
+
+    def _believe(self, claims: list[Claim], now: float) -> None:
+        """Hearsay that is hearsay no more."""
+        for claim in claims:
+            ours = self._ground.table.members.get(claim.subject)
+            if ours is None:
+                continue
+            match claim:
+                case Promotion():
+                    up_number = min(claim.up_number, ours.up_number or claim.up_number)
+                    status = max(ours.status, Status.UP)
+                    self._take_member(replace(ours, status=status, up_number=up_number), now)
+                case Departure(status=Status.REMOVED):
+                    self._take_tombstone(Tombstone(ours.id, claim.number, claim.cause), now)
+                case Departure():
+                    status, cause = max(ours.status, claim.status), max(ours.cause, claim.cause)
+                    self._take_member(replace(ours, status=status, cause=cause), now)
+
+    def _has_authority(self, sender: NodeId, now: float) -> bool:
+        """True when the sender may promote and remove: it is the leader here.
+
+        One that leads only because others call every lower member unreachable has to wait: a liar
+        could call them so, and they need a moment to answer.
+        """
+        if sender != self._leader:
+            return False
+        members = self._ground.table.members
+        settled_at = now - self._ground.settings.authority_after_s
+        return not any(
+            node < sender
+            and node in members
+            and members[node].status in LEADS
+            and self._unreachable_since.get(node, now) > settled_at
+            and not self._prober.doubts(node)
+            for node in self._ground.unreachable
+        )
+
+    def _take_member(
+        self, member: Member, now: float, *, origin: bool = False, first_hand: bool = False
+    ) -> None:
+        """Merge a record that may be merged, tell it on, and follow its status."""
         ground = self._ground
         before = ground.table.members.get(member.id)
-        if member.id == ground.self_id and not origin:
-            member = self._only_what_leaders_write(member)
-        elif before is not None and (
-            member.incarnation > before.incarnation + INCARNATION_JUMP_MAX
-        ):
-            self._count("incarnation-forged")
-            return
-        if not ground.table.put_member(member):
+        if not ground.table.put_member(member, first_hand=first_hand):
             return
         merged = ground.table.members[member.id]
         self._spread(merged, origin)
@@ -481,21 +797,12 @@ class GossipMachine:
             ground.publish(MemberChanged(merged, before.status if before else None))
             self._status_moved(merged, before, now)
 
-    def _only_what_leaders_write(self, member: Member) -> Member:
-        """Of a record about ourselves only promotion, the leave's progress and down are theirs."""
-        me = self._ground.me
-        status = member.status
-        if status is Status.LEAVING and me.status < Status.LEAVING:
-            self._count("leave-forged")
-            status = me.status
-        return replace(me, status=status, up_number=member.up_number, cause=member.cause)
-
     def _status_moved(self, member: Member, before: Member | None, now: float) -> None:
         ground, node = self._ground, member.id
         if node == ground.self_id:
-            if member.status is Status.DOWN:
-                self._we_are_gone(int(member.cause), "the members decided it")
             return
+        if member.status >= Status.LEAVING:
+            self._believe(self._hearsay.leaves(node), now)
         if before is None:
             self._prober.add(node, now)
             self._evidence.member_appeared(member)
@@ -513,9 +820,6 @@ class GossipMachine:
 
     def _take_tombstone(self, tombstone: Tombstone, now: float, *, origin: bool = False) -> None:
         ground, node = self._ground, tombstone.id
-        if node == ground.self_id:
-            self._we_are_gone(int(tombstone.cause), "removed from the cluster")
-            return
         was_member = ground.table.members.get(node)
         if not ground.table.bury(tombstone):
             return
@@ -523,6 +827,8 @@ class GossipMachine:
         self._buried_at[node] = now
         if was_member is None:
             return
+        self._authority.forget(node)
+        self._hearsay.forget(node)
         self._prober.remove(node)
         self._evidence.forget(node)
         self._reports.pop(node, None)
@@ -581,8 +887,12 @@ class GossipMachine:
             ground.send(sender, ViewSeenAck(head.counter))
 
     def _view_seen_acked(self, sender: NodeId, message: ViewSeenAck, now: float) -> None:
-        if sender == self._leader:
-            self._acked_counter = max(self._acked_counter, message.counter)
+        if sender != self._leader:
+            return
+        if message.counter > self._ground.table.counter:
+            self._authority.refuse("number-impossible", sender)
+            return
+        self._acked_counter = max(self._acked_counter, message.counter)
 
     def _has_seen(self, node: NodeId) -> bool:
         report = self._reports.get(node)
@@ -594,11 +904,12 @@ class GossipMachine:
 
     def _sync_offered(self, sender: NodeId, message: SyncOffer, now: float) -> None:
         table = self._ground.table
-        table.raise_floor(message.floor)
+        if message.floor > table.floor and self._authority.vet_floor(sender, message.floor):
+            table.raise_floor(message.floor)
         self._ground.send(sender, table.answer(message))
 
     def _sync_replied(self, sender: NodeId, message: SyncReply, now: float) -> None:
-        self._apply(message.news, now)
+        self._apply(sender, message.news, now)
         wanted = self._ground.table.pick(
             message.want_members, message.want_tombstones, message.want_records
         )
@@ -611,6 +922,7 @@ class GossipMachine:
         ground = self._ground
         self._prober.tick(now)
         self._evidence.tick(now)
+        self._believe(self._hearsay.tick(now), now)
         for tenant in self._admission.tick(now):
             self._superseded(tenant, now)
         self._admission.island_tick(self._seeker.outside_addresses, now)
@@ -740,7 +1052,7 @@ class GossipMachine:
             self._prober.reachability_changed(now)
         leader = self._find_leader()
         if leader != self._leader:
-            self._leader = leader
+            self._leader = ground.leader = leader
             self._acked_counter = self._reported_counter = -1
         if self._leave_by < math.inf and not ground.reachable_peers():
             ground.out.append(Exit(0, "left; no other reachable member"))
@@ -748,7 +1060,7 @@ class GossipMachine:
     def _find_leader(self) -> NodeId | None:
         ground = self._ground
         for statuses in (
-            (Status.UP, Status.LEAVING),
+            LEADS,
             (Status.JOINING, Status.WEAKLY_UP, Status.EXITING),
         ):
             found = min(
@@ -795,8 +1107,13 @@ class GossipMachine:
             if member.id in ground.unreachable and member.status < Status.LEAVING:
                 continue
             match member.status:
+                case Status.JOINING | Status.WEAKLY_UP if member.id not in self._reports and (
+                    member.id != ground.self_id
+                ):
+                    continue  # others say that it is there; we never heard it
                 case Status.JOINING | Status.WEAKLY_UP:
-                    number = 1 + max(other.up_number for other in members)
+                    highest = max(other.up_number for other in members)
+                    number = min(1 + highest, NUMBER_MAX)
                     self._move(member, Status.UP, now, up_number=number)
                     return True
                 case Status.LEAVING:
@@ -857,7 +1174,10 @@ class GossipMachine:
         blocked = self._blockers(reports=leads)
         converged = not blocked and (leads or self._acked_counter >= table.counter)
         suspects = self._prober.suspects
-        key = (table.counter, ground.unreachable, suspects, self._leader, converged, blocked)
+        key = (
+            table.counter, table.corrections, ground.unreachable, suspects, self._leader,
+            converged, blocked,
+        )  # fmt: skip
         if key == self._view_key:
             return
         self._view_key = key

@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+NUMBER_MAX = 1 << 62
+"""No counter of the protocol comes near: a number above it is a lie, whoever says it. One bound
+for all, so that two members never differ for ever about what they took."""
+
 
 class NodeId(NamedTuple):
     """One process run at an address. `uid`: 64 random bits per start; 0 = whoever is there."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from gossip.events import CloseLinks
 from gossip.ground import Ground
-from gossip.membership import NodeId, Status
+from gossip.membership import NUMBER_MAX, NodeId, Status
 from gossip.messages import Ack, Gossip, Nack, Ping, PingRequest, Suspicion
 from gossip.reachability import Record
 from gossip.suspicion import suspicion_min_s, suspicion_timeout_s
@@ -28,6 +28,7 @@ class _Probe:
     indirect_at: float
     ends_at: float
     acked: bool = False
+    helpers: frozenset[NodeId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -46,6 +47,7 @@ class _Suspect:
     since: float
     deadline: float
     accusers: set[NodeId] = field(default_factory=set)
+    voices: set[NodeId] = field(default_factory=set)  # whose connections brought the accusations
 
 
 class Prober:
@@ -58,6 +60,7 @@ class Prober:
         self._pings: dict[int, _Ping] = {}
         self._relays: list[tuple[float, int]] = []
         self._suspects: dict[NodeId, _Suspect] = {}
+        self._lost: set[NodeId] = set()  # called unreachable by ourselves, and not heard since
         self._next_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
@@ -75,6 +78,7 @@ class Prober:
         if node in self._order:
             self._order.remove(node)
         self._suspects.pop(node, None)
+        self._lost.discard(node)
         if self._probe is not None and self._probe.target == node:
             self._probe = None
 
@@ -172,6 +176,7 @@ class Prober:
             (node for node in ground.reachable_peers() if node != probe.target),
             ground.settings.indirect_probes,
         )
+        probe.helpers = frozenset(helpers)
         for helper in helpers:
             ground.send_with_rumours(helper, PingRequest(probe.seq, probe.target))
 
@@ -210,6 +215,7 @@ class Prober:
         """We did not run: what was not answered meanwhile is our own fault."""
         self._probe = None
         for suspect in self._suspects.values():
+            suspect.since += gap_s
             suspect.deadline += gap_s
         if self._next_at < math.inf:
             self._next_at = now + self._ground.settings.probe_interval_s
@@ -226,7 +232,10 @@ class Prober:
         if message.target.uid not in (0, ground.self_id.uid):
             ground.counters["ping-for-another"] += 1
             return
-        ground.send_with_rumours(sender, Ack(message.seq))
+        if sender in ground.table.members:
+            ground.send_with_rumours(sender, Ack(message.seq))
+        else:
+            ground.send(sender, Ack(message.seq))  # what we know is for members
 
     def ping_requested(self, sender: NodeId, message: PingRequest, now: float) -> None:
         """Ping the target for the sender; relay its ack, or say in time that there was none."""
@@ -243,7 +252,11 @@ class Prober:
         ground.send(message.target, Ping(seq, message.target))
 
     def acked(self, sender: NodeId, message: Ack, now: float) -> None:
-        """A sign of life: direct from the target, or relayed by a helper."""
+        """A sign of life: direct from the target, or relayed by a helper that we asked.
+
+        The credit goes to nobody but the peer of the connection: only its own ack ends a
+        suspicion, and only a helper of this very probe can spare the target one.
+        """
         ping = self._pings.get(message.seq)
         if ping is None:
             self._ground.counters["ack-unasked"] += 1
@@ -255,23 +268,42 @@ class Prober:
                 self._ground.send(ping.origin, Ack(ping.origin_seq))
                 self.heard(sender, now)
             return
+        probe = self._probe if self._probe and self._probe.seq == message.seq else None
         if direct:
             del self._pings[message.seq]
             self.heard(sender, now)
-        if self._probe is not None and self._probe.seq == message.seq:
-            self._probe.acked = True
+        elif probe is None or sender not in probe.helpers:
+            self._ground.counters["ack-for-another"] += 1
+            return
+        if probe is not None:
+            probe.acked = True
 
     def heard(self, node: NodeId, now: float) -> None:
         """A round trip to the member itself: our suspicion and our record end."""
         self._suspects.pop(node, None)
+        self._lost.discard(node)
         own = self._ground.table.records.get((self._ground.self_id, node))
         if own is not None and own.unreachable:
             self._record(node, unreachable=False)
 
     # verdicts
 
-    def suspect(self, node: NodeId, incarnation: int, accuser: NodeId, now: float) -> bool:
-        """Begin or confirm a suspicion; True when it is news worth spreading."""
+    def doubts(self, node: NodeId) -> bool:
+        """True when our own probes of this member failed, whatever others say."""
+        suspect = self._suspects.get(node)
+        return node in self._lost or (
+            suspect is not None and self._ground.self_id in suspect.accusers
+        )
+
+    def suspect(
+        self, node: NodeId, incarnation: int, accuser: NodeId, now: float,
+        *, voice: NodeId | None = None,
+    ) -> bool:  # fmt: skip
+        """Begin or confirm a suspicion; True when it is news worth spreading.
+
+        voice: whose connection brought it (None: our own). A confirmation needs another accuser
+        *and* another voice, else one liar could confirm itself under any number of names.
+        """
         ground = self._ground
         member = ground.table.members.get(node)
         if member is None or member.status >= Status.DOWN or incarnation < member.incarnation:
@@ -284,15 +316,23 @@ class Prober:
         if suspect is None:
             suspect = self._suspects[node] = _Suspect(incarnation, now, math.inf)
         elif accuser in suspect.accusers:
+            suspect.voices.add(voice or ground.self_id)
+            self._set_deadline(suspect)
             return False
         suspect.accusers.add(accuser)
-        suspect.deadline = suspect.since + self._timeout_s(len(suspect.accusers) - 1)
+        suspect.voices.add(voice or ground.self_id)
+        self._set_deadline(suspect)
         ground.rumours.add(Suspicion(node, incarnation, accuser))
         if accuser == ground.self_id:
             accusation = Suspicion(node, incarnation, accuser)
             ground.urgent.append(accusation)
             ground.send(node, Gossip(suspicions=(accusation,), floor=ground.table.floor))
         return True
+
+    def _set_deadline(self, suspect: _Suspect) -> None:
+        confirmations = min(len(suspect.accusers), len(suspect.voices)) - 1
+        due = suspect.since + self._timeout_s(confirmations)
+        suspect.deadline = min(suspect.deadline, due)
 
     def suspect_at_minimum(self, node: NodeId, now: float) -> None:
         """Suspicion on stronger evidence than silence: it lasts its minimum only."""
@@ -334,12 +374,33 @@ class Prober:
         self._suspects.pop(node, None)
         if incarnation < member.incarnation:
             return
+        self._lost.add(node)
         own = self._ground.table.records.get((self._ground.self_id, node))
         if own is None or not own.unreachable or own.subject_incarnation < member.incarnation:
             self._record(node, unreachable=True)
             # Nothing gets through on this connection; a new dial notices the heal at once, where
             # the old one would wait for TCP to try again.
             self._ground.out.append(CloseLinks(node))
+
+    def reassert(self, forged: Record) -> None:
+        """Others hold a record of ours that we never wrote: replace it by what is true."""
+        ground = self._ground
+        own = ground.table.records.get(forged.key)
+        subject = ground.table.members.get(forged.subject)
+        if subject is None or forged.observer != ground.self_id:
+            return
+        record = Record(
+            ground.self_id,
+            forged.subject,
+            own is not None and own.unreachable,
+            forged.version + 1,
+            subject.incarnation,
+        )
+        if forged.version >= NUMBER_MAX:
+            # No later word is left, so that all must keep this one; its subject can answer it.
+            record = forged
+        if ground.table.put_record(record):
+            ground.originate(record)
 
     def _record(self, node: NodeId, *, unreachable: bool) -> None:
         ground = self._ground
@@ -348,7 +409,7 @@ class Prober:
             ground.self_id,
             node,
             unreachable,
-            1 if own is None else own.version + 1,
+            1 if own is None else min(own.version + 1, NUMBER_MAX),
             ground.table.members[node].incarnation,
         )
         if ground.table.put_record(record):

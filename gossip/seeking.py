@@ -236,7 +236,9 @@ class Seeker:
         ground = self._ground
         ours = any(member.id == ground.self_id for member in message.view.members)
         asked = {*self._targets, *self._guides}
-        if not ours or message.cluster_id == 0 or (sender.host, sender.port) not in asked:
+        # Nobody is admitted before it has echoed a challenge.
+        admitted = ours and self._confirmed is not None
+        if not admitted or message.cluster_id == 0 or (sender.host, sender.port) not in asked:
             ground.counters["welcome-ignored"] += 1
             return
         self._joined(message.cluster_id)

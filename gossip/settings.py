@@ -47,6 +47,10 @@ class GossipSettings:
     records_max: int = 65_536
     pending_joins_max: int = 1024
     remembered_max: int = 256
+    rumours_max: int = 32_768
+    introductions_max: int = 1024  # ids that one member brought up and nobody else confirmed
+    incarnation_jump_max: int = 1 << 20  # relays may run so far ahead of a member's own word
+    authority_after_s: float = 2.0  # who leads because lower ones are unreachable waits so long
     dial_timeout_s: float = 0.25
     link_confirmations: int = 2
     refusal_gap_s: float = 0.05  # a dying listener still accepts for a few ms

@@ -7,9 +7,10 @@ tell whom, nor when a status moves. Owned by `gossip.machine.GossipMachine`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gossip import digest
-from gossip.membership import Cause, Member, NodeId, Status, Tombstone, merge_members
+from gossip.membership import NUMBER_MAX, Cause, Member, NodeId, Status, Tombstone, merge_members
 from gossip.messages import Gossip, SyncOffer, SyncReply
 from gossip.reachability import Record, merge_records
 
@@ -17,10 +18,17 @@ from gossip.reachability import Record, merge_records
 class MembershipTable:
     """Members, tombstones and records of one node, merged from everywhere.
 
-    `members_max` and `records_max` bound it; what does not fit is counted in `dropped`.
+    `members_max`, `records_max` and `tombstones_max` bound it; what does not fit is counted in
+    `dropped`.
     """
 
-    def __init__(self, members_max: int = 8192, records_max: int = 65_536) -> None:
+    def __init__(
+        self,
+        members_max: int = 8192,
+        records_max: int = 65_536,
+        tombstones_max: int = 8192,
+        incarnation_jump_max: int = 1 << 20,
+    ) -> None:
         self.members: dict[NodeId, Member] = {}
         self.tombstones: dict[NodeId, Tombstone] = {}
         self.records: dict[tuple[NodeId, NodeId], Record] = {}
@@ -29,15 +37,23 @@ class MembershipTable:
         self.reach_digest = 0
         self.counter = 0
         self.dropped = 0
+        self.corrections = 0  # of what no digest tells: a member's own word against a relay's
         self.gone: dict[NodeId, Cause] = {}
         self._members_max = members_max
         self._records_max = records_max
+        self._tombstones_max = tombstones_max
+        self._incarnation_jump_max = incarnation_jump_max
+        self._said_incarnations: dict[NodeId, int] = {}
         self._hashes: dict[NodeId, int] = {}
 
     # merging
 
-    def put_member(self, member: Member) -> bool:
-        """Merge a record; True when something of ours changed (an incarnation counts too)."""
+    def put_member(self, member: Member, *, first_hand: bool = False) -> bool:
+        """Merge a record; True when something of ours changed (an incarnation counts too).
+
+        first_hand: the member itself says so. What it writes itself then stands, unless ours has a
+        greater version.
+        """
         if member.id in self.tombstones or member.status is Status.REMOVED:
             return False
         ours = self.members.get(member.id)
@@ -48,6 +64,14 @@ class MembershipTable:
             merged = member
         else:
             merged = merge_members(ours, member)
+            if first_hand and member.record_version >= ours.record_version:
+                merged = replace(
+                    member,
+                    status=merged.status,
+                    up_number=merged.up_number,
+                    incarnation=merged.incarnation,
+                    cause=merged.cause,
+                )
             if merged == ours:
                 return False
         self.members[member.id] = merged
@@ -55,6 +79,8 @@ class MembershipTable:
         if before != after:
             self._hashes[member.id] = after
             self._members_moved(after - before)
+        elif ours is not None and merged != replace(ours, incarnation=merged.incarnation):
+            self.corrections += 1
         return True
 
     def bury(self, tombstone: Tombstone) -> bool:
@@ -72,6 +98,9 @@ class MembershipTable:
             return True
         had = self._take_out(tombstone.id)
         if tombstone.number <= self.floor:
+            return had
+        if len(self.tombstones) >= self._tombstones_max:
+            self.dropped += 1
             return had
         self.tombstones[tombstone.id] = tombstone
         self.gone = {**self.gone, tombstone.id: tombstone.cause}
@@ -113,6 +142,7 @@ class MembershipTable:
         if self.members.pop(node, None) is None:
             return False
         self._members_moved(-self._hashes.pop(node))
+        self._said_incarnations.pop(node, None)
         for key in [key for key in self.records if node in key]:
             self._reach_moved(-digest.record_hash(self.records.pop(key)))
         return True
@@ -129,12 +159,28 @@ class MembershipTable:
 
     def next_removal(self) -> int:
         """The number of the next removal decided here."""
-        return 1 + max((stone.number for stone in self.tombstones.values()), default=self.floor)
+        highest = max((stone.number for stone in self.tombstones.values()), default=0)
+        return min(1 + max(self.floor, highest), NUMBER_MAX)
+
+    def said_incarnation(self, node: NodeId, incarnation: int) -> None:
+        """The member itself showed this incarnation."""
+        if node in self.members and incarnation > self._said_incarnations.get(node, 0):
+            self._said_incarnations[node] = incarnation
+
+    def incarnation_limit(self, node: NodeId) -> int:
+        """The greatest incarnation at which an accusation of the member can still be answered."""
+        return self._said_incarnations.get(node, 0) + self._incarnation_jump_max
 
     def is_void(self, record: Record) -> bool:
-        """True when the record says nothing: its observer is down, or its subject answered it."""
+        """True when the record says nothing: its observer is down, or its subject answered it, or
+        could not answer it (nobody honest wrote it so)."""
         observer, subject = self.members[record.observer], self.members[record.subject]
-        return observer.status is Status.DOWN or subject.incarnation > record.subject_incarnation
+        incarnation = record.subject_incarnation
+        return (
+            observer.status is Status.DOWN
+            or subject.incarnation > incarnation
+            or incarnation > self.incarnation_limit(record.subject)
+        )
 
     def unreachable(self) -> frozenset[NodeId]:
         """Members that some record which is not void calls unreachable."""

@@ -283,6 +283,7 @@ def message_from(tag: str, body: list[Any]) -> object:
 
 
 def is_path(path: str) -> bool:
+    """What an actor's path may look like."""
     return path.startswith("/") and len(path) <= PATH_MAX
 
 

@@ -495,10 +495,13 @@ class ActorSystem:
             self._proxies.close()
         if self._runtime is not None and self._ending is None:
             await self._runtime.shutdown(self.settings.stop_timeout_s)
+        interrupted: BaseException | None = None
         try:
             await _call(self._before_close)
         except Exception:
             logger.exception("before_close failed")
+        except BaseException as error:
+            interrupted = error  # also then no socket stays open
         if self._transport is not None:
             await self._transport.flush(FLUSH_TIMEOUT_S)
         if self._daemon is not None:
@@ -509,6 +512,8 @@ class ActorSystem:
             self._history.close()
         if self._transport is not None:
             await self._transport.close()
+        if interrupted is not None:
+            raise interrupted
 
     def _terminated_with(self, how: Terminated) -> None:
         assert self._terminated is not None

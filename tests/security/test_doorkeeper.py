@@ -73,7 +73,6 @@ async def test_only_a_trusted_key_is_let_in() -> None:
 @pytest.mark.parametrize(
     "request_parts",
     [
-        [],
         [b"1.0"],
         [b"1.0", b"1", DOMAIN, HOST.encode(), b"", b"NULL"],
         [b"1.0", b"1", DOMAIN, HOST.encode(), b"", b"NULL", KEY],
