@@ -26,6 +26,7 @@ IntoCut = Literal["held", "lost"]
 DELAY_S = (0.0002, 0.001)
 LINK_LOST_AFTER_S = 0.0005
 HEARTBEAT_S = (3.0, 4.0)
+UNACKED_S = 10.0
 _FIRST_CHOSEN_PORT = 40_000
 
 
@@ -253,24 +254,27 @@ class SimNetwork:
                 path.held.append((link, frame))
             else:
                 self._lose(link, frame)
+                self._break(link)
             return
         self.note(link, "send", frame)
         self._launch(link, frame)
 
     def _launch(self, link: Link, frame: bytes) -> None:
         path, random_ = link.path, self._rng.random
-        if path.loss and random_() < path.loss:
+        if link.is_broken or (path.loss and random_() < path.loss):
             self._lose(link, frame)
+            self._break(link)
             return
         timeline = self.timeline
         arrival = timeline.now + self._delay(path)
-        if not path.reorder:
+        keeps_order = not path.reorder or link.lane is Lane.DATA
+        if keeps_order:
             arrival = link.last_arrival = max(arrival, link.last_arrival)
         timeline.at(arrival, self._arrive, link, frame)
         if path.duplicate and random_() < path.duplicate:
             link.flying += len(frame)
             arrival = max(timeline.now + self._delay(path), link.last_arrival)
-            if not path.reorder:
+            if keeps_order:
                 link.last_arrival = arrival
             timeline.at(arrival, self._arrive, link, frame)
 
@@ -278,6 +282,15 @@ class SimNetwork:
         self.frames_lost += 1
         link.flying -= len(frame)
         self.note(link, "lost", frame)
+
+    def _break(self, link: Link) -> None:
+        """A data link that lost a frame passes no other any more, as a TCP connection would; and
+        as long as nothing is acknowledged its owner holds it to be good. (Control messages are
+        made for a network that loses some: their links go on.)"""
+        if link.lane is Lane.DATA and not link.is_broken:
+            link.is_broken = True
+            due = self.timeline.now + UNACKED_S
+            self.timeline.at(due, link.owner.interrupt, link.owner.lose, link)
 
     def _arrive(self, link: Link, frame: bytes) -> None:
         target = link.target

@@ -438,7 +438,8 @@ class Stage:
         with `to`, one way. What is None stays as it was.
 
         delay_s: least and greatest delay. loss, duplicate: chance per frame, 0 to 1. reorder: a
-        frame may overtake another one of its link, which TCP never does.
+        frame may overtake another one of its link, which TCP never does. Data links are like TCP
+        all the same: they keep their order, and the first lost frame breaks them for good.
         """
         for source, target in self._pairs(self.nodes if where is None else where, None, to):
             path = self.network.path(source.name, target.name)

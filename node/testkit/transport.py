@@ -44,6 +44,7 @@ class Link:
         "ended",
         "flying",
         "introduced_as",
+        "is_broken",
         "lane",
         "lane_name",
         "last_arrival",
@@ -68,6 +69,7 @@ class Link:
         self.path = owner.network.path_to(owner.place, peer.host, port)
         self.introduced_as = peer  # its own, once it is established
         self.number = 0
+        self.is_broken = False
         self.accepted = False  # by the process at its end, as the latest one of its owner
         self.target: SimTransport | None = None
         self.memory = LinkMemory(DATA_MESSAGE_BYTES_MAX)  # of whoever reads it
