@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from node.testkit import WorldError, check_one_view
+from node.testkit.network import UNACKED_S
 from tests.conftest import HowMany
 from tests.stories.subject import Entry, Story
 
@@ -110,7 +111,7 @@ class Campaign(Story):
                 self.start(name)
         self.until_all_up(within_s=60)
         self.until_hosted(within_s=30)
-        self.run_for(s=5)
+        self.run_for(s=UNACKED_S + 1)  # connections that lost something have ended by then
         self.calm_since = self.now
         self.run_for(s=1)
         check_one_view(self)
