@@ -123,6 +123,7 @@ class Daemon:
         self._encoded: tuple[object, bytes] = (None, b"")
         self._cluster_id = 0
         self._data_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX)
+        self._piece_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX, is_piece=True)
         self._members: dict[NodeId, Member] = {}
         self._gone: frozenset[NodeId] = frozenset()
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -188,7 +189,9 @@ class Daemon:
     def _rearm(self) -> None:
         if self._core.cluster_id != self._cluster_id:
             self._cluster_id = self._core.cluster_id
-            self._data_head = wire.encode_data_head(self._cluster_id, wire.DATA_VERSION_MAX)
+            version = wire.DATA_VERSION_MAX
+            self._data_head = wire.encode_data_head(self._cluster_id, version)
+            self._piece_head = wire.encode_data_head(self._cluster_id, version, is_piece=True)
         due = self._core.deadline
         if due == self._due and self._timer is not None:
             return
@@ -291,8 +294,8 @@ class Daemon:
 
     def data_head(self, version: int, is_piece: bool) -> bytes:
         """Every data frame names its cluster."""
-        if version == wire.DATA_VERSION_MAX and not is_piece:
-            return self._data_head
+        if version == wire.DATA_VERSION_MAX:
+            return self._piece_head if is_piece else self._data_head
         return wire.encode_data_head(self._core.cluster_id, version, is_piece=is_piece)
 
     def control_frame(self, sender: NodeId, frame: bytes) -> None:
@@ -339,7 +342,9 @@ class Daemon:
         self, sender: NodeId, frame: bytes, data: memoryview, memory: LinkMemory
     ) -> None:
         """A piece of a large message, likewise."""
-        if self._is_for_us(sender, frame, is_piece=True):
+        if (
+            frame.startswith(self._piece_head) and self._cluster_id and sender not in self._gone
+        ) or self._is_for_us(sender, frame, is_piece=True):
             self._runtime.deliver_piece(sender, frame[wire.DATA_HEAD.size :], data, memory)
 
     def _is_for_us(self, sender: NodeId, frame: bytes, *, is_piece: bool) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from gossip.events import DialOutcome as DialOutcome
 from gossip.membership import NodeId
 from node.names import Names
-from node.streams import Streams
+from node.streams import Piece, Streams
 
 
 class Lane(enum.Enum):
@@ -68,6 +68,9 @@ class DataLink(Protocol):
 
     def send_short(self, payload: bytes, item: object) -> None:
         """`send` while it `takes_short`."""
+
+    def send_piece(self, piece: Piece, item: object) -> None:
+        """Queue a large message of one piece, while it `takes_short`."""
 
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         """The same for a large message (`node.streams`)."""

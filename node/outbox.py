@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from node.names import Names
-from node.streams import OPEN_MAX, Buffer, Piece, pieces
+from node.streams import OPEN_MAX, Buffer, Piece, only_piece, pieces
 
 # A frame is filled up to here; a single larger payload is a frame of its own.
 FRAME_BYTES_TARGET = 64 * 1024
@@ -200,7 +200,8 @@ class DataOutbox:
         self._payloads: list[bytes] = []  # of the frame that is being filled
         self._items: list[object] = []
         self._size = 0
-        self._frames: deque[tuple[list[bytes], list[object], int]] = deque()  # filled ones
+        # Filled ones: the messages, or the one piece; the items; what leaving frees.
+        self._frames: deque[tuple[list[bytes] | Piece, Sequence[object], int]] = deque()
         self._mixed: deque[_Waiting] = deque()  # while streaming: everything, in order
         self._active: dict[str, _Stream] = {}  # recipient → what is on its way there
         self._takes_piece = True
@@ -253,8 +254,26 @@ class DataOutbox:
             self.is_dirty = True
             self._wake()
 
+    def send_piece(self, piece: Piece, item: object) -> None:
+        """Queue a message of one piece, in its place, while it `takes_short`; its envelope may be
+        a short form."""
+        if self._size:
+            self._seal()
+        cost = len(piece.header) + len(piece.data) + ITEM_BYTES
+        self._frames.append((piece, (item,), cost))
+        self._sealed_cost += cost
+        if self._sealed_cost >= self._pending_bytes_max:
+            self.takes_short = False
+        self.is_dirty = True
+        self._wake()
+
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         """Queue a message in pieces; `envelope` must make sense without `names`."""
+        if len(parts) == 1 and not self.is_streaming:
+            piece = only_piece(envelope, parts[0])
+            if piece is not None:
+                self.send_piece(piece, item)
+                return
         cost = len(envelope) + sum(map(len, parts)) + ITEM_BYTES
         self._sealed_cost += cost
         if not self.is_streaming:
@@ -290,7 +309,10 @@ class DataOutbox:
             return self._next_mixed()
         else:
             return None
-        return Frame((b"".join([self._head(self.version, False), *payloads]),), items, cost)
+        head = self._head(self.version, type(payloads) is Piece)
+        if type(payloads) is Piece:
+            return Frame((head + payloads.header, payloads.data), items, cost)
+        return Frame((b"".join([head, *payloads]),), items, cost)
 
     def sent(self, frame: Frame) -> None:
         """A frame was handed over."""

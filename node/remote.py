@@ -53,7 +53,7 @@ from node.messages import message_class, wire_name
 from node.names import NAMES_MAX, Names, Tag
 from node.ref import ActorRef
 from node.schema import CHECKS, LARGE_BYTES_MIN, Schema, ValueSchema, answer_schema, schema_of
-from node.streams import PIECE_BYTES_MAX, StreamError
+from node.streams import PIECE_BYTES_MAX, StreamError, only_piece
 from node.supervision import StopCause, StopReason
 
 if TYPE_CHECKING:
@@ -157,7 +157,19 @@ class Remote:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
         if codec.taken or len(payload) > PIECE_BYTES_MAX:
-            codec.take_parts()
+            parts = codec.take_parts()
+            if (
+                len(parts) == 1
+                and len(payload) < LARGE_BYTES_MIN
+                and len(parts[0]) <= PIECE_BYTES_MAX
+            ):
+                # It leaves in its place, so it may define numbers and use them.
+                if names.fresh:
+                    payload = _with_definitions(names, payload)
+                piece = only_piece(payload, parts[0])
+                assert piece is not None
+                link.send_piece(piece, (_TOLD, ref, message, sender))
+                return
             name = name_to_travel(type(message))
             whole = codec.encode(Envelope(Kind.TELL, ref.path, ref.uid, sender, 0, name, body, 0))
             item = (_TOLD, ref, message, sender)

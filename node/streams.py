@@ -8,7 +8,8 @@ A large message is its envelope and the `parts` it refers to, each of them a `by
 the sender neither copies nor packs. Their concatenation is cut at each border of a part and every
 `PIECE_BYTES_MAX` bytes. Each piece is the second half of a ZeroMQ message whose first half is a
 frame head and, as msgpack, `[number, lengths, envelope]` for the first one, `[number]` for the
-others. `envelope` is None when it is large itself: then it is the first of the `lengths`.
+others. `envelope` is None when it is large itself: then it is the first of the `lengths`. A message
+of one piece has the number 0.
 
 Budget: `bench messaging`, rows bulk_*; one copy per byte at the receiver, none at the sender.
 """
@@ -16,7 +17,7 @@ Budget: `bench messaging`, rows bulk_*; one copy per byte at the receiver, none 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -46,6 +47,16 @@ class Whole(NamedTuple):
     parts: tuple[bytes, ...]
 
 
+def only_piece(envelope: bytes, data: bytes) -> Piece | None:
+    """A message whose one part is no larger than a piece; None when it has to be cut. It needs no
+    number and no turns: it is a frame like any other."""
+    size = len(data)
+    if size > PIECE_BYTES_MAX or len(envelope) > PIECE_BYTES_MAX:
+        return None
+    header: bytes = msgpack.packb((0, (size,), envelope))
+    return Piece(header, data, is_last=True)
+
+
 def pieces(number: int, envelope: bytes, parts: Sequence[bytes]) -> Iterator[Piece]:
     """The pieces of a large message, in order. `number` tells those of one connection apart."""
     small: bytes | None = envelope
@@ -53,9 +64,6 @@ def pieces(number: int, envelope: bytes, parts: Sequence[bytes]) -> Iterator[Pie
     if not parts or len(envelope) > PIECE_BYTES_MAX:
         small, sections = None, (envelope, *parts)
     header: bytes = msgpack.packb([number, [len(section) for section in sections], small])
-    if len(sections) == 1 and len(sections[0]) <= PIECE_BYTES_MAX:
-        yield Piece(header, sections[0], is_last=True)
-        return
     later: bytes = msgpack.packb([number])
     for index, section in enumerate(sections):
         size = len(section)
@@ -103,8 +111,13 @@ class Streams:
 
         Raises `StreamError` for what fits nowhere; the message it names is forgotten.
         """
-        number, unfinished = self._find(header)
+        fields = _fields(header)
         size = len(data)
+        if len(fields) >= 3 and fields[0] == 0 and fields[1] == [size]:
+            envelope = fields[2]
+            if type(envelope) is bytes and 0 < size <= PIECE_BYTES_MAX:
+                return Whole(envelope, (bytes(data),))
+        number, unfinished = self._find(fields)
         if not 0 < size <= min(unfinished.missing, PIECE_BYTES_MAX):
             self._open.pop(number, None)
             raise StreamError(f"a piece of {size} bytes, {unfinished.missing} are missing")
@@ -127,14 +140,8 @@ class Streams:
             return Whole(sections[0], tuple(sections[1:]))
         return Whole(unfinished.envelope, tuple(sections))
 
-    def _find(self, header: Buffer) -> tuple[int, _Unfinished]:
-        try:
-            fields = msgpack.unpackb(header, max_array_len=PARTS_MAX + 1)
-        except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-            raise StreamError(f"its header is no msgpack: {type(error).__name__}") from None
-        if type(fields) is not list or not fields or type(fields[0]) is not int:
-            raise StreamError("its header is no list that begins with a number")
-        number = fields[0]
+    def _find(self, fields: list[Any]) -> tuple[int, _Unfinished]:
+        number: int = fields[0]
         known = self._open.get(number)
         if len(fields) == 1:
             if known is None:
@@ -147,7 +154,7 @@ class Streams:
         self._open[number] = unfinished
         return number, unfinished
 
-    def _begun(self, fields: list[object]) -> tuple[list[int], bytes | None]:
+    def _begun(self, fields: list[Any]) -> tuple[list[int], bytes | None]:
         lengths, envelope = fields[1:3] if len(fields) >= 3 else (None, None)
         if type(lengths) is not list or not 0 < len(lengths) <= PARTS_MAX + 1:
             raise StreamError("its lengths are no list of sizes")
@@ -158,3 +165,13 @@ class Streams:
         if envelope is not None and type(envelope) is not bytes:
             raise StreamError("its envelope is no bytes")
         return lengths, envelope
+
+
+def _fields(header: Buffer) -> list[Any]:
+    try:
+        fields = msgpack.unpackb(header, max_array_len=PARTS_MAX + 1)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise StreamError(f"its header is no msgpack: {type(error).__name__}") from None
+    if type(fields) is not list or not fields or type(fields[0]) is not int:
+        raise StreamError("its header is no list that begins with a number")
+    return fields

@@ -14,6 +14,7 @@ from node.messages import Ask, message
 from node.names import Names
 from node.ref import ActorRef
 from node.runtime import Runtime
+from node.streams import Piece
 from node.testkit.loop import SimClock, SimLoop
 from node.testkit.timeline import Timeline
 
@@ -83,6 +84,9 @@ class Wire:
 
     def send_short(self, payload: bytes, item: object) -> None:
         self._transmit(payload, item)
+
+    def send_piece(self, piece: Piece, item: object) -> None:
+        self.large.append((piece.header, [bytes(piece.data)]))
 
     def send_large(self, envelope: bytes, parts: Sequence[bytes], item: object, key: str) -> None:
         self.large.append((envelope, parts))
