@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Self
 from node.addresses import parse_address
 from node.client import COMMANDS, Parser, run_command
 from node.errors import AddressInUseError, NoSeedError, SettingsError, TenureError
-from node.gc_tuning import tune_gc
+from node.tuning import tune_process
 from node.logs import configure_logging
 from node.settings import DEFAULT_PORT, Settings, nearest, setting_types
 from node.settings_loader import flag_name, load_settings, service_variables
@@ -236,7 +236,7 @@ async def _start(settings: Settings, signals: Signals) -> ActorSystem:
 
     signals.then(loop, leave)
     await opening
-    tune_gc()
+    tune_process()
     if signals.first is not None and not leaving:
         leave()  # the setup swallowed the cancellation
     return system
