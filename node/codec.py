@@ -149,9 +149,7 @@ class Codec:
                 found.append(envelope)
         return found
 
-    def values(
-        self, frame: bytes | memoryview, refused: Callable[[str, str], None]
-    ) -> list[Any]:
+    def values(self, frame: bytes | memoryview, refused: Callable[[str, str], None]) -> list[Any]:
         """The msgpack values of a frame up to the first fault, which `refused` is told of."""
         size = len(frame)
         if size > self._frame_bytes_max:

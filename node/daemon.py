@@ -46,9 +46,7 @@ BUG_EXIT = 70
 class DataPlane(Protocol):
     """What the actor runtime does for the daemon."""
 
-    def deliver_frame(
-        self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory
-    ) -> None:
+    def deliver_frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """Envelopes from a fellow member."""
 
     def skip_frame(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:

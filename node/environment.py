@@ -55,6 +55,7 @@ class DataLink(Protocol):
     version: int
     names: Names | None
     is_streaming: bool
+    urgent_count: int  # asks and answers in the frame that is being filled; counted by the sender
     takes_short: bool  # not full, not streaming, not ended, and there are names
     is_ended: bool
 
@@ -68,6 +69,9 @@ class DataLink(Protocol):
 
     def send_short(self, payload: bytes, item: object) -> None:
         """`send` while it `takes_short`."""
+
+    def hurry(self) -> None:
+        """Send what waits now, instead of at the end of this turn."""
 
     def send_piece(self, piece: Piece, item: object) -> None:
         """Queue a large message of one piece, while it `takes_short`."""

@@ -175,6 +175,7 @@ class DataOutbox:
         "is_streaming",
         "names",
         "takes_short",
+        "urgent_count",
         "version",
     )
 
@@ -193,6 +194,7 @@ class DataOutbox:
         self.is_ended = False
         self.is_dirty = False
         self.takes_short = version >= 2
+        self.urgent_count = 0
         self._is_barred = False
         self._head = head
         self._wake = wake
@@ -251,6 +253,13 @@ class DataOutbox:
         self._items.append(item)
         self._size = size
         if not self.is_dirty:
+            self.is_dirty = True
+            self._wake()
+
+    def hurry(self) -> None:
+        """Send what waits now: somebody is going to wait for it, and has enough of it."""
+        if self._size and not self.is_streaming:
+            self._seal()
             self.is_dirty = True
             self._wake()
 
@@ -369,6 +378,7 @@ class DataOutbox:
         self._frames.append((self._payloads, self._items, cost))
         self._sealed_cost += cost
         self._payloads, self._items, self._size = [], [], 0
+        self.urgent_count = 0
 
     def _next_mixed(self) -> Frame | None:
         """While large messages are on their way: a piece, a frame of small ones, a piece, …"""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gossip.membership import NodeId
 from node.ask import LocalAsk
 from node.errors import SendTimeoutError
 from node.mailbox import BATCH, Delivery
 from node.messages import Ask
-from node.schema import CHECKS, Extension, answer_schema
+from node.schema import ANSWERS, CHECKS, Extension
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -160,7 +160,7 @@ class ActorRef(Extension, Generic[M_contra]):
         runtime = self._runtime
         if _get_running_loop() is not runtime.loop:
             runtime.check_thread()
-        pending = LocalAsk(runtime.loop.create_future(), answer_schema(kind), self, timeout_s)
+        pending = LocalAsk(runtime.loop.create_future(), ANSWERS[kind], self, timeout_s)
         timers = runtime.ask_timers
         timers.add(pending, timeout_s)
         try:
@@ -181,7 +181,8 @@ class ActorRef(Extension, Generic[M_contra]):
                 runtime.remote.forget(pending)
         if pending.error is not None:
             raise pending.error
-        return cast(T, pending.value)
+        answer: T = pending.value
+        return answer
 
     def __eq__(self, other: object) -> bool:
         if self is other:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from node.runtime import Runtime
 
 ASKS_MAX = 65_536
+ASKS_TOGETHER, ANSWERS_TOGETHER = 32, 32  # from so many on they need not wait for the turn's end
 WATCHES_MAX = 65_536  # per node, each way
 ENDS_MAX = 16_384  # per node: what it is to be told of ends and has not confirmed
 ENDS_RETRY_S = 2.0
@@ -208,6 +209,10 @@ class Remote:
         ask.corr, ask.node = corr, ref.node
         asks[corr] = ask
         link.send_short(payload, (_ASKED, ref, message, ask))
+        link.urgent_count = count = link.urgent_count + 1
+        # In quarters, so that both ends work at the same time.
+        if count >= ASKS_TOGETHER and count * 4 >= len(asks):
+            link.hurry()
 
     def _short_way(self, ref: ActorRef[Any]) -> DataLink | None:
         """The link that takes short forms for this ref, remembered in it; None: none does now."""
@@ -310,6 +315,9 @@ class Remote:
                 raise unpackable("answer", error) from error
             if len(payload) < LARGE_BYTES_MIN:
                 link.send_short(payload, (_ANSWERED, value))
+                link.urgent_count = count = link.urgent_count + 1
+                if count >= ANSWERS_TOGETHER:
+                    link.hurry()
                 return
         tag = ""
         if schema.takes_any and wire_name(type(value)) is not None:

@@ -128,7 +128,6 @@ class ValueSchema:
 _SAME_ON_THE_WIRE = ((int,), (str,), (bytes,), (bool,), (type(None),))
 
 _compiled: dict[type, Schema[Any]] = {}
-_answers: dict[type, ValueSchema] = {}
 
 
 def schema_of(cls: type[T]) -> Schema[T]:
@@ -144,18 +143,25 @@ def schema_of(cls: type[T]) -> Schema[T]:
 
 def answer_schema(cls: type) -> ValueSchema:
     """The schema of what an `Ask` class is answered with; any plain value for other classes."""
-    try:
-        return _answers[cls]
-    except KeyError:
+    return ANSWERS[cls]
+
+
+class _Answers(dict[type, ValueSchema]):
+    """message class → the schema of its answers."""
+
+    def __missing__(self, cls: type) -> ValueSchema:
         annotation = answer_annotation(cls)
-        found = value_schema(
+        found = self[cls] = value_schema(
             Any if annotation is None else annotation,
             f"answer to {cls.__name__}",
             module=cls.__module__,
             scope=defining_scope(cls),
         )
-        _answers[cls] = found
         return found
+
+
+ANSWERS: dict[type, ValueSchema] = _Answers()
+"""`ANSWERS[type(message)]` is `answer_schema`, without a call."""
 
 
 def value_schema(

@@ -49,6 +49,8 @@ class TimerWheel:
         self._timer: asyncio.TimerHandle | None = None
         self._timeout_s = 0.0  # the last one, and its grain: most are the same
         self._grain_s = GRAIN_MIN_S
+        self._bucket: Bucket = {}  # the last one, good for this timeout until that instant
+        self._same_until = -math.inf
 
     @property
     def is_armed(self) -> bool:
@@ -60,19 +62,30 @@ class TimerWheel:
 
     def add(self, entry: Entry, timeout_s: float) -> None:
         """Call `entry.expire()` once `timeout_s` seconds have gone by, unless it is removed."""
+        now = self._clock()
+        if timeout_s == self._timeout_s and now < self._same_until:
+            bucket = self._bucket
+        else:
+            bucket = self._find_bucket(now, timeout_s)
+        bucket[entry] = None
+        entry.bucket = bucket
+
+    def _find_bucket(self, now: float, timeout_s: float) -> Bucket:
+        """The bucket for such a timeout; until `_same_until` it is that for all others like it."""
         if timeout_s != self._timeout_s:
             self._timeout_s = timeout_s
             self._grain_s = grain_s(timeout_s)
         grain = self._grain_s
-        due = ((self._clock() + timeout_s) // grain + 1.0) * grain
+        due = ((now + timeout_s) // grain + 1.0) * grain
         bucket = self._buckets.get(due)
         if bucket is None:
             bucket = self._buckets[due] = {}
             heapq.heappush(self._instants, due)
             if due < self._armed_for:
                 self._arm(due)
-        bucket[entry] = None
-        entry.bucket = bucket
+        self._bucket = bucket
+        self._same_until = due - timeout_s - grain * 1e-6
+        return bucket
 
     def remove(self, entry: Entry) -> None:
         """Forget an entry; one that is not there any more is ignored."""
@@ -93,6 +106,8 @@ class TimerWheel:
         instants, buckets = self._instants, self._buckets
         while instants and (instants[0] <= now or not buckets[instants[0]]):
             bucket = buckets.pop(heapq.heappop(instants))
+            if bucket is self._bucket:
+                self._same_until = -math.inf
             for entry in tuple(bucket):
                 if entry in bucket:  # the one before may have removed it
                     del bucket[entry]

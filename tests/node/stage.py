@@ -76,6 +76,7 @@ class Wire:
         self.names = Names() if version >= 2 else None
         self.is_streaming = self.is_full = self.is_ended = False
         self.takes_short = version >= 2
+        self.urgent_count = 0
         self.large: list[tuple[bytes, Sequence[bytes]]] = []
         self._transmit = transmit
 
@@ -84,6 +85,9 @@ class Wire:
 
     def send_short(self, payload: bytes, item: object) -> None:
         self._transmit(payload, item)
+
+    def hurry(self) -> None:
+        """Everything leaves at once."""
 
     def send_piece(self, piece: Piece, item: object) -> None:
         self.large.append((piece.header, [bytes(piece.data)]))
