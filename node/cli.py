@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Self
 from node.addresses import parse_address
 from node.client import COMMANDS, Parser, run_command
 from node.errors import AddressInUseError, NoSeedError, SettingsError, TenureError
-from node.tuning import tune_process
 from node.logs import configure_logging
 from node.settings import DEFAULT_PORT, Settings, nearest, setting_types
 from node.settings_loader import flag_name, load_settings, service_variables
+from node.tuning import tune_process
 
 if TYPE_CHECKING:
     from node.management import Management

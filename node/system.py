@@ -500,7 +500,7 @@ class ActorSystem:
             await _call(self._before_close)
         except Exception:
             logger.exception("before_close failed")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below
             interrupted = error  # also then no socket stays open
         if self._transport is not None:
             await self._transport.flush(FLUSH_TIMEOUT_S)
