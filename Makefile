@@ -8,7 +8,7 @@ MESSAGING_JSON ?= messaging.json
 PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
-LOOP_TESTS := tests/node tests/wire tests/processes
+LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
 
 # Tests in virtual time or of pure parts: the large counts of these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories

@@ -84,7 +84,9 @@ HELP: dict[str, tuple[str, str]] = {
     "leave_timeout_s": ("S", "wait so long until all know of our leave (5)"),
     "shutdown_timeout_s": ("S", "the whole ordered shutdown takes at most (20)"),
     "buffer_size": ("N", "messages a singleton's proxy keeps while there is no host (1000)"),
-    "frame_bytes_max": ("N", "the largest frame that is sent or taken (8388608)"),
+    "frame_bytes_max": ("N", "the largest message that is sent or taken (8388608)"),
+    "pending_bytes_max": ("N", "so much may wait for one peer; more is a dead letter (67108864)"),
+    "blocked_after_s": ("S", "report a handler that keeps the event loop for so long (0.1)"),
 }
 
 EXIT_CODES = """\

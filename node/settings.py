@@ -71,6 +71,8 @@ class Settings:
     shutdown_timeout_s: float = 20.0
     buffer_size: int = 1000
     frame_bytes_max: int = 8 * 1024 * 1024
+    pending_bytes_max: int = 64 * 1024 * 1024
+    blocked_after_s: float = 0.1
 
     def __post_init__(self) -> None:
         # Lists and paths are what people write; inside they are tuples and text.
@@ -112,6 +114,7 @@ class Settings:
             ("data_port", 0, 65_535),
             ("buffer_size", 1, COUNT_MAX),
             ("frame_bytes_max", FRAME_BYTES_MIN, COUNT_MAX),
+            ("pending_bytes_max", FRAME_BYTES_MIN, COUNT_MAX),
         ):
             value = getattr(self, key)
             if value is not None and not least <= value <= most:

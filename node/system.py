@@ -164,6 +164,7 @@ class ActorSystem:
 
     async def _real_environment(self, loop: asyncio.AbstractEventLoop) -> Environment:
         from node.zmq_environment import real_environment
+        from node.zmq_transport import TransportLimits
 
         settings = self.settings
         host = settings.host
@@ -178,6 +179,7 @@ class ActorSystem:
             insecure=settings.insecure,
             keys=settings.keys,
             frame_bytes_max=settings.frame_bytes_max,
+            limits=TransportLimits(data_pending_bytes_max=settings.pending_bytes_max),
             state_dir=settings.state_dir,
             cluster_name=settings.cluster_name,
         )
@@ -264,6 +266,7 @@ class ActorSystem:
             refused=self._data_refused,
             stop_timeout_s=self.settings.stop_timeout_s,
             envelope_bytes_max=self.settings.frame_bytes_max - HEADS_BYTES_MAX,
+            blocked_after_s=self.settings.blocked_after_s,
         )
 
     async def _resolve_seeds(self, loop: asyncio.AbstractEventLoop) -> tuple[Address, ...]:

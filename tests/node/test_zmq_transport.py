@@ -19,6 +19,7 @@ from node.errors import AddressInUseError, SettingsError
 from node.hello import MAGIC
 from node.outbox import FRAME_BYTES_TARGET, ITEM_BYTES
 from node.zmq_transport import ZmqTransport
+from tests.conftest import HowMany
 from tests.node.zmq_stage import (
     DATA_HEAD,
     HEAD,
@@ -132,13 +133,19 @@ async def test_frames_are_filled_to_a_target_and_larger_payloads_ride_alone() ->
 
 @on_both_loops
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_hundred_thousand_envelopes_arrive_once_and_in_order(seed: int) -> None:
+async def test_a_million_envelopes_arrive_once_and_in_order(seed: int, how_many: HowMany) -> None:
     """FIFO holds across coalescing, back-pressure and any drain budget (no lost edge)."""
     rng = random.Random(seed)
-    count = 100_000
+    count = how_many(short=100_000, long=1_000_000)
     async with Stage() as stage:
         a = await stage.node(1)
-        b = await stage.node(2, limits=limits(drain_frames_max=rng.choice([1, 2, 3, 7, 50])))
+        b = await stage.node(
+            2,
+            limits=limits(
+                drain_frames_max=rng.choice([1, 2, 3, 7, 50]),
+                drain_bytes_max=rng.choice([1, 1000, 100_000, 10_000_000]),
+            ),
+        )
         meet(a, b)
         packer = msgpack.Packer()
         number = 0

@@ -253,6 +253,7 @@ def limits(
     links_max: int = 4096,
     connections_max: int = 4096,
     drain_frames_max: int = 64,
+    drain_bytes_max: int = 1024 * 1024,
 ) -> TransportLimits:
     """The defaults with some of them changed."""
     return TransportLimits(
@@ -261,6 +262,7 @@ def limits(
         links_max=links_max,
         connections_max=connections_max,
         drain_frames_max=drain_frames_max,
+        drain_bytes_max=drain_bytes_max,
         timing=LinkTiming(
             establish_s=establish_s,
             handshake_s=handshake_s,
