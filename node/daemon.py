@@ -57,6 +57,11 @@ class DataPlane(Protocol):
     ) -> None:
         """A piece of a large message from a fellow member."""
 
+    def skip_piece(
+        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """Only remember what a piece defines."""
+
     def data_dropped(self, peer: NodeId, item: object) -> None:
         """Something of ours that was not sent."""
 
@@ -344,6 +349,8 @@ class Daemon:
             frame.startswith(self._piece_head) and self._cluster_id and sender not in self._gone
         ) or self._is_for_us(sender, frame, is_piece=True):
             self._runtime.deliver_piece(sender, frame[wire.DATA_HEAD.size :], data, memory)
+        else:
+            self._runtime.skip_piece(sender, frame[wire.DATA_HEAD.size :], data, memory)
 
     def _is_for_us(self, sender: NodeId, frame: bytes, *, is_piece: bool) -> bool:
         try:

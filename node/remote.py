@@ -454,17 +454,26 @@ class Remote:
 
     def skip(self, sender: NodeId, frame: bytes | memoryview, memory: LinkMemory) -> None:
         """Take only the definitions of a frame. Never raises."""
-        for raw in self._codec.values(frame, _unheard):
+        self._skip(sender, self._codec.values(frame, _unheard), memory)
+
+    def _skip(self, sender: NodeId, values: list[Any], memory: LinkMemory) -> None:
+        for raw in values:
             kind = raw[0] if type(raw) is list and len(raw) >= 3 else None
             if type(kind) is int and kind in (DEFINE_TARGET, DEFINE_TAG, DEFINE_SENDER):
-                assert type(raw) is list
                 with contextlib.suppress(MessageError):
                     self._defined(sender, kind, raw[1:], memory)
 
     def piece(
-        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+        self,
+        sender: NodeId,
+        header: bytes | memoryview,
+        data: memoryview,
+        memory: LinkMemory,
+        *,
+        only_names: bool = False,
     ) -> None:
-        """A piece of a large message on a connection of `sender`. Never raises."""
+        """A piece of a large message on a connection of `sender`; of one that is refused only the
+        definitions are taken. Never raises."""
         try:
             whole = memory.streams.add(header, data)
         except StreamError as error:
@@ -472,7 +481,12 @@ class Remote:
             return
         if whole is None:
             return
-        for raw in self._codec.values_of_large(whole.envelope, whole.parts, self._refused):
+        refused = _unheard if only_names else self._refused
+        values = self._codec.values_of_large(whole.envelope, whole.parts, refused)
+        if only_names:
+            self._skip(sender, values, memory)
+            return
+        for raw in values:
             try:
                 self._take(sender, raw, memory)
             except MessageError as error:

@@ -584,6 +584,12 @@ class Runtime:
         """Take a piece of a large message that came over a connection of `sender`. Never raises."""
         self.remote.piece(sender, header, data, memory)
 
+    def skip_piece(
+        self, sender: NodeId, header: bytes | memoryview, data: memoryview, memory: LinkMemory
+    ) -> None:
+        """What `skip_frame` is for a frame."""
+        self.remote.piece(sender, header, data, memory, only_names=True)
+
     def data_dropped(self, peer: NodeId, item: object) -> None:
         """Something that was queued did not leave; its ask fails, its message is dead."""
         self.remote.dropped(peer, item)
