@@ -230,11 +230,13 @@ def check_one_view(world: Stage) -> None:
 
 
 class TwoOnlyWhileViewsDiffer:
-    """At level none: two instances are allowed only while the nodes' views differ.
+    """At level none: two instances are allowed only while the nodes' views differ, or while their
+    hosts cannot talk to each other.
 
     Looked at after every step of the world once it is attached. Flagged: a second instance that
     begins while all running nodes have one view, and two that go on `grace_s` after the views
-    became one (the younger host has 3 s to stand down).
+    became one (the younger host has 3 s to stand down). Views may be one although two hosts are
+    cut off from each other: each is reachable through a third node. The world knows the cuts.
     """
 
     def __init__(self, *, grace_s: float = 3.0) -> None:
@@ -255,7 +257,14 @@ class TwoOnlyWhileViewsDiffer:
             if len(views) != len(seen) or any(map(operator.is_not, views, seen)):
                 seen = views
                 agreed = len({view_key(view) for view in views if view is not None}) <= 1
-            flaw = self.look(world.now, log.running(subject), agreed)
+            running = log.running(subject)
+            talk = len(running) < 2 or not any(
+                world.network.path(one.node, other.node).is_cut
+                for one in running
+                for other in running
+                if one.node != other.node
+            )
+            flaw = self.look(world.now, running, agreed and talk)
             if flaw:
                 raise CheckFailedError(world.timeline.report(flaw))
 

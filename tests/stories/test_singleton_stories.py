@@ -82,6 +82,28 @@ def test_a_cut_ends_in_two_hosts_and_the_younger_stands_down_after_the_heal() ->
         world.until_all_up(within_s=10)
 
 
+def test_two_hosts_that_only_others_connect_go_on_until_they_can_talk() -> None:
+    """What level none does not promise: all hold both for reachable, for some can reach each; yet
+    the two cannot talk, so nobody stands down. Within 3 s after they can, the younger does."""
+    with Story() as world:
+        host = world.ready()
+        world.cut(host)
+        world.run_until(lambda: len(world.hosts) == 2, within_s=60)
+        (other,) = (name for name in world.hosts if name != host)
+        for node in world:
+            if node.name not in (host, other):
+                world.heal(host, to=node.name)
+                world.heal(node.name, to=host)
+        world.run_until(
+            lambda: not any(node.view.unreachable for node in world.running), within_s=60
+        )
+        world.run_for(s=10)
+        assert sorted(world.hosts) == sorted([host, other])
+        world.heal_all()
+        world.until_hosted(within_s=3)
+        assert world.hosts == [host]
+
+
 def test_messages_wait_while_there_is_no_host_and_keep_their_order() -> None:
     """S12, I-53, I-56: the hold lasts as long as the wait for the silent host."""
     with Story() as world:
