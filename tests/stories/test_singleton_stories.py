@@ -95,7 +95,8 @@ def test_two_hosts_that_only_others_connect_go_on_until_they_can_talk() -> None:
                 world.heal(host, to=node.name)
                 world.heal(node.name, to=host)
         world.run_until(
-            lambda: not any(node.view.unreachable for node in world.running), within_s=60
+            lambda: not any(view.unreachable for view in world.views().values() if view),
+            within_s=60,
         )
         world.run_for(s=10)
         assert sorted(world.hosts) == sorted([host, other])
