@@ -53,6 +53,19 @@ def on(*kinds: type[M]) -> Callable[[Callable[[A, M], R]], Callable[[A, M], R]]:
     return mark
 
 
+def checked_by(
+    check: Callable[..., None],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Mark a constructor whose arguments can be refused before it runs: `spawn` calls
+    `check(*args)`, and raises what it raises."""
+
+    def mark(constructor: Callable[..., None]) -> Callable[..., None]:
+        vars(constructor)["__check__"] = check
+        return constructor
+
+    return mark
+
+
 class Actor:
     """Base of all actors. Handles one message at a time, in the order of arrival per sender.
 
@@ -140,14 +153,17 @@ class Timers:
         self._ticks: dict[Hashable, TimerTick] = {}
 
     def once(self, key: Hashable, delay_s: float, message: object) -> None:
-        """Send `message` to this actor in `delay_s` seconds; replaces the timer under `key`."""
+        """Send `message` to this actor in `delay_s` seconds; replaces the timer under `key`.
+
+        Raises `ValueError` for no delay, `TypeError` for a key without a hash such as a list.
+        """
         self._start(key, delay_s, None, message)
 
     def every(self, key: Hashable, interval_s: float, message: object) -> None:
         """Send `message` every `interval_s` seconds, first after one interval.
 
         Replaces the timer under `key`. While a tick waits in the mailbox no further one is added,
-        and intervals missed by a pause are not made up for. Raises `ValueError` for 0.
+        and intervals missed by a pause are not made up for. Raises as `once`, and for 0.
         """
         if interval_s <= 0.0:
             raise ValueError(f"timer {key!r}: interval_s is {interval_s}; it must be above 0")
@@ -185,6 +201,12 @@ class Timers:
     def _start(
         self, key: Hashable, delay_s: float, interval_s: float | None, message: object
     ) -> None:
+        try:
+            hash(key)  # to look it up in an empty dict would not ask for it
+        except TypeError as error:
+            raise TypeError(
+                f"timer {key!r} cannot be a key ({error}): take a text, a number or a tuple of them"
+            ) from None
         if not 0.0 <= delay_s < math.inf:
             raise ValueError(f"timer {key!r}: {delay_s} is no delay; give finite seconds from 0 up")
         if self._has_ended:

@@ -332,7 +332,7 @@ class Cell:
             coroutine = self._work()
         except BaseException:
             self._go_on()
-            raise
+            raise  # to the pump
         runtime = self.runtime
         if runtime.looked_at < runtime.until:  # else it has just looked, and its time is up
             # As `look`, which would cost an ask 2 %.
@@ -352,8 +352,8 @@ class Cell:
             self._let_in()
 
     def _go_on(self) -> None:
-        # Ctrl-C came out of what is not the actor's own, such as a subscriber of events: it is let
-        # out, and what waits must not wait for ever.
+        # Something came out of what is not the actor's own: Ctrl-C, such as of a subscriber of
+        # events, or a bug of ours. What waits must not wait for ever.
         if self.state is State.RUNNING:
             self.runtime.ready(self.turn)
 
@@ -558,6 +558,9 @@ class Cell:
         except KeyboardInterrupt as error:
             self._go_on()
             self.runtime.interrupt(error)  # out of a task it would also be logged, later
+        except Exception as error:  # noqa: BLE001 - as in the pump
+            self._go_on()
+            self.runtime.turn_failed(self.turn, error)
         finally:
             if self._task is mine:
                 self._task = self.driven = None

@@ -39,6 +39,10 @@ class NotReachableError(Exception):
     """Nobody answered in HTTP at the address."""
 
 
+class StrangerError(Exception):
+    """Something else than a member answered at the address."""
+
+
 class RefusedError(Exception):
     """The node answered, and the answer is no."""
 
@@ -64,6 +68,13 @@ def run_command(name: str, argv: Sequence[str], environ: Mapping[str, str]) -> i
         print(
             f"tenure: no member answers at {address} ({error}): is it running, "
             f"and was it started with --http {address}?",
+            file=sys.stderr,
+        )
+        return NOT_REACHABLE
+    except StrangerError as error:
+        print(
+            f"tenure: no member answers at {address}, but something else ({error}): "
+            f"give the address that a member was started with as --http",
             file=sys.stderr,
         )
         return NOT_REACHABLE
@@ -119,7 +130,7 @@ class Connection:
         self._timeout_s = timeout_s
 
     def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
-        """The JSON of the answer. Raises `NotReachableError` or `RefusedError`."""
+        """The JSON of the answer. Raises `NotReachableError`, `StrangerError` or `RefusedError`."""
         until = time.monotonic() + self._timeout_s
         while True:
             try:
@@ -136,26 +147,35 @@ class Connection:
         try:
             connection.request(method, path, headers=headers)
             response = connection.getresponse()
-            body = json.loads(response.read())
+            answer = response.read()
         except ConnectionRefusedError:
             raise  # nothing was sent
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, http.client.IncompleteRead) as error:
             raise NotReachableError(str(error) or type(error).__name__) from error
+        except http.client.HTTPException as error:
+            raise StrangerError("what it says is not HTTP") from error
         finally:
             connection.close()
-        if response.status >= 400:
-            raise RefusedError(_refusal(response.status, body))
-        return body
+        try:
+            body = json.loads(answer)
+        except ValueError as error:
+            raise StrangerError(f"HTTP {response.status} without JSON") from error
+        if response.status < 400:
+            return body
+        if isinstance(body, dict) and "error" in body:
+            raise RefusedError(f"{body['error']}: {body.get('do', '')}")
+        raise StrangerError(f"HTTP {response.status} without a reason")
 
-
-def _refusal(status: int, body: object) -> str:
-    if isinstance(body, dict) and "error" in body:
-        return f"{body['error']}: {body.get('do', '')}"
-    return f"HTTP {status}"
+    def cluster(self) -> dict[str, Any]:
+        """The cluster as the member sees it. Raises as `ask`."""
+        answer = self.ask("GET", "/cluster")
+        if isinstance(answer, dict) and isinstance(answer.get("members"), list):
+            return answer
+        raise StrangerError("its /cluster has no members")
 
 
 def _status(arguments: argparse.Namespace, member: Connection) -> int:
-    cluster = member.ask("GET", "/cluster")
+    cluster = member.cluster()
     singletons = member.ask("GET", "/singletons")
     if arguments.json:
         print(json.dumps({**cluster, "singletons": singletons}, indent=2))
@@ -165,7 +185,7 @@ def _status(arguments: argparse.Namespace, member: Connection) -> int:
 
 
 def _members(arguments: argparse.Namespace, member: Connection) -> int:
-    members = member.ask("GET", "/cluster")["members"]
+    members = member.cluster()["members"]
     if arguments.json:
         print(json.dumps(members, indent=2))
         return 0

@@ -30,7 +30,7 @@ from gossip.events import (
     WatchProcess,
     WatchRefused,
 )
-from gossip.membership import Member, MembershipView, NodeId, Status
+from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from gossip.messages import JoinRequest
 from node import wire
 from node.core import NodeCore
@@ -255,8 +255,13 @@ class Daemon:
         for node in self._members.keys() - members.keys():
             transport.forget(node)
         self._members = members
-        self._gone = frozenset(view.gone) | {
-            member.id for member in view.members if member.status is Status.DOWN
+        # Who left in order had ended its actors before: what is still on its way is good.
+        self._gone = frozenset(
+            node for node, cause in view.gone.items() if cause is not Cause.LEFT
+        ) | {
+            member.id
+            for member in view.members
+            if member.status is Status.DOWN and member.cause is not Cause.LEFT
         }
 
     def _dial(self, effect: Dial) -> None:

@@ -63,6 +63,14 @@ class DataLink(Protocol):
     def is_full(self) -> bool:
         """No further message is taken now."""
 
+    @property
+    def is_busy(self) -> bool:
+        """It is full, and only because too much waits."""
+
+    @property
+    def takes_answers(self) -> bool:
+        """There is room for what others wait for."""
+
     def send(self, payload: bytes, item: object, key: str) -> None:
         """Queue one message for the recipient `key`, and do so only when not `is_full`. Not sent
         = `Inbox.data_dropped` with `item`."""

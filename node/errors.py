@@ -48,6 +48,10 @@ class MailboxFullError(TenureError):
     """A bounded mailbox has no room: an ask, or a tell to an actor that wants it to fail."""
 
 
+class LinkFullError(TenureError):
+    """Too much waits for the other node, or for its answers: this message was not sent."""
+
+
 class SendTimeoutError(TenureError, TimeoutError):
     """`send` found no room within `timeout_s`; the message was not sent."""
 

@@ -30,6 +30,7 @@ class Why(enum.StrEnum):
     STASH_FULL = "the stash is full"
     BUFFER_FULL = "the buffer is full"
     NOT_SENT = "it could not be sent"
+    LINK_FULL = "too much waits for its node"
     TOO_MANY_ASKS = "too many asks are waiting for an answer"
     UNREADABLE = "its type or its fields are not known here"
     STOPPED_EARLY = "its handler was cancelled after the stop timeout"

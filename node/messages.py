@@ -46,6 +46,10 @@ def message(name: str) -> Callable[[type[T]], type[T]]:
     same class imported again replaces itself. Raises `MessageError` (at import) when the name is
     taken by another class or is not a name.
     """
+    if not isinstance(name, str):
+        raise MessageError(
+            f"@message needs a wire name and got {name!r}: write @message('some.name')"
+        )
     if not _NAME.fullmatch(name):
         raise MessageError(
             f"{name!r} is not a wire name: use 1 to 128 letters, digits and _ . : / -, "

@@ -140,6 +140,16 @@ class _Stream:
         self.followers: list[_Waiting] = []
 
 
+class _Waiter:
+    """Somebody who waits for room, at the latest until `due` has left in all."""
+
+    __slots__ = ("due", "woken")
+
+    def __init__(self, woken: asyncio.Future[None], due: int) -> None:
+        self.woken = woken
+        self.due = due
+
+
 class _Waiting(NamedTuple):
     key: str
     payload: bytes | _Stream
@@ -161,6 +171,7 @@ class DataOutbox:
         "_head",
         "_is_barred",
         "_items",
+        "_left_cost",
         "_mixed",
         "_number",
         "_payloads",
@@ -208,7 +219,8 @@ class DataOutbox:
         self._active: dict[str, _Stream] = {}  # recipient → what is on its way there
         self._takes_piece = True
         self._number = 0
-        self._room_waiters: list[asyncio.Future[None]] = []
+        self._left_cost = 0  # of all that has left so far
+        self._room_waiters: deque[_Waiter] = deque()
 
     # In
 
@@ -221,6 +233,20 @@ class DataOutbox:
     def is_full(self) -> bool:
         """No further message is taken now."""
         return self.pending_bytes >= self._pending_bytes_max or self.is_ended or self._is_barred
+
+    @property
+    def is_busy(self) -> bool:
+        """It is full for no other reason than that too much waits."""
+        return self.is_full and not (self.is_ended or self._is_barred)
+
+    @property
+    def takes_answers(self) -> bool:
+        """Answers, and what else others wait for, have room where new messages have none."""
+        return (
+            self.pending_bytes < 2 * self._pending_bytes_max
+            and not self.is_ended
+            and not self._is_barred
+        )
 
     def _look(self) -> None:
         self.takes_short = not (self.names is None or self.is_streaming or self.is_full)
@@ -297,13 +323,33 @@ class DataOutbox:
         self._wake()
 
     async def room(self) -> None:
-        """Wait until messages are taken again; at once when they are, or never will be."""
-        while self.pending_bytes >= self._pending_bytes_max and not (
-            self.is_ended or self._is_barred
-        ):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room_waiters.append(waiter)
-            await waiter
+        """Wait until less than half of what may wait does, or at least all that does so now has
+        left; at once when nothing will be taken any more. Whoever waits longest is first.
+
+        So whoever waits leaves room for those who cannot, and is not passed by them for ever.
+        """
+        if not self._room_waiters and self._has_room(0):
+            return
+        loop = asyncio.get_running_loop()
+        mine = _Waiter(loop.create_future(), self._left_cost + self.pending_bytes)
+        self._room_waiters.append(mine)
+        try:
+            while True:
+                await mine.woken
+                if self._has_room(mine.due):
+                    return
+                mine.woken = loop.create_future()  # somebody was faster; the place is kept
+        finally:
+            self._room_waiters.remove(mine)
+            self._wake_first()
+
+    def _has_room(self, due: int) -> bool:
+        """Whether somebody who waits until `due` has left may send one message."""
+        if self.is_ended or self._is_barred:
+            return True
+        if self.pending_bytes * 2 < self._pending_bytes_max:
+            return True
+        return 0 < due <= self._left_cost and self.pending_bytes < self._pending_bytes_max
 
     # Out
 
@@ -326,10 +372,11 @@ class DataOutbox:
     def sent(self, frame: Frame) -> None:
         """A frame was handed over."""
         self._sealed_cost -= frame.cost
+        self._left_cost += frame.cost
         if not self.takes_short:
             self._look()
-        if self._room_waiters and self.pending_bytes * 2 <= self._pending_bytes_max:
-            self._wake_waiters()
+        if self._room_waiters:
+            self._wake_first()
 
     def drain(self) -> Iterator[object]:
         """Empty the queue: every item that will not be sent, in order."""
@@ -367,11 +414,17 @@ class DataOutbox:
         self.takes_short = False
         self._wake_waiters()
 
+    def _wake_first(self) -> None:
+        """Each that goes on, or gives up, wakes the next one."""
+        if self._room_waiters:
+            first = self._room_waiters[0]
+            if not first.woken.done() and self._has_room(first.due):
+                first.woken.set_result(None)
+
     def _wake_waiters(self) -> None:
-        waiters, self._room_waiters = self._room_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        for waiter in self._room_waiters:
+            if not waiter.woken.done():
+                waiter.woken.set_result(None)
 
     def _seal(self) -> None:
         cost = self._size + ITEM_BYTES * len(self._items)

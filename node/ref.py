@@ -120,6 +120,8 @@ class ActorRef(Extension, Generic[M_contra]):
             if self._node is not None:
                 await self._within(self._runtime.remote.room(self._node), timeout_s)
             self.tell(message, sender)
+            if self._runtime.remote.sent_enough():
+                await asyncio.sleep(0)  # the loop has other work too
             return
         CHECKS[type(message)](message)
         item = message if sender is None else Delivery(message, sender, None, self.path, self.uid)
@@ -151,11 +153,18 @@ class ActorRef(Extension, Generic[M_contra]):
         `DeadActorError`, at once, when the actor is known to be gone; `MailboxFullError`, at once,
         when its mailbox is full (with `when_full="wait"` the ask waits); `MessageError`,
         `WrongThreadError` and `WrongProcessError` as `tell`; `ValueError` when `timeout_s` is no
-        number of seconds greater than 0. All timeouts share one timer: one may end 1 % late, or
-        10 ms if that is more, and never early.
+        number of seconds greater than 0 and less than 1e9. All timeouts share one timer: one may
+        end 1 % late, or 10 ms if that is more, and never early.
         """
-        if not 0.0 < timeout_s < TIMEOUT_MAX_S:
-            raise ValueError(f"timeout_s={timeout_s} must be greater than 0: give seconds")
+        try:
+            is_bounded = 0.0 < timeout_s < TIMEOUT_MAX_S
+        except TypeError:
+            is_bounded = False
+        if not is_bounded:
+            raise ValueError(
+                f"timeout_s={timeout_s!r} must be greater than 0 and less than {TIMEOUT_MAX_S:g} "
+                f"seconds: every ask has a limit"
+            )
         kind = type(message)
         runtime = self._runtime
         if _get_running_loop() is not runtime.loop:

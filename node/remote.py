@@ -43,6 +43,8 @@ from node.environment import DataLink, LinkMemory
 from node.errors import (
     ActorFailedError,
     DeadActorError,
+    LinkFullError,
+    MailboxFullError,
     MessageError,
     TenureError,
     UnhandledMessageError,
@@ -63,13 +65,14 @@ if TYPE_CHECKING:
 ASKS_MAX = 65_536
 ASKS_TOGETHER, ANSWERS_TOGETHER = 32, 32  # from so many on they need not wait for the turn's end
 WATCHES_MAX = 65_536  # per node, each way
+SENDS_TOGETHER = 32  # by `send`, before other tasks have their turn
 ENDS_MAX = 16_384  # per node: what it is to be told of ends and has not confirmed
 ENDS_RETRY_S = 2.0
 AT_ONCE = 256  # so many are sent again together, the next ones a little later
 NEXT_S = 0.05
 TEMP = "/temp"  # where answers go: to no actor, but to the ask with this corr
 
-_FAILED, _UNHANDLED, _DEAD = 1, 2, 3
+_FAILED, _UNHANDLED, _DEAD, _MAILBOX_FULL = 1, 2, 3, 4  # what is not known here means dead
 _TOLD, _ASKED, _ANSWERED = object(), object(), object()  # what kind of thing a queued tuple is
 _TAG_LENGTH_MAX = 128
 _Target = tuple[str, int]
@@ -120,6 +123,7 @@ class Remote:
         self._refused = refused
         self._codec = codec
         self._links: dict[NodeId, DataLink] = {}
+        self._sent_count = 0
         self._corr = 0
         self._asks: dict[int, LocalAsk] = {}
         # node → what we watch there → (who of us watches, by which ref)
@@ -255,7 +259,7 @@ class Remote:
         payload = self._codec.encode(envelope)
         if link is None or link.is_full:
             self._codec.take_parts()
-            self._unsent(node, delivery)
+            self._unsent(node, delivery, link)
             return
         if isinstance(asker, RemoteAsk):
             asker.hand_on()
@@ -265,6 +269,11 @@ class Remote:
             asker.corr, asker.node = corr, node
             self._asks[corr] = asker
         self._transmit(link, payload, delivery, delivery.path)
+
+    def sent_enough(self) -> bool:
+        """Whether a sender that never waits should let the loop go round once."""
+        self._sent_count += 1
+        return self._sent_count % SENDS_TOGETHER == 0
 
     async def room(self, node: NodeId) -> None:
         """Wait until messages to a node are taken again; at once when there is no way to it."""
@@ -355,6 +364,8 @@ class Remote:
             body = [_FAILED, error.type_name, _printable(error.text)]
         else:
             code = _UNHANDLED if isinstance(error, UnhandledMessageError) else _DEAD
+            if isinstance(error, MailboxFullError):
+                code = _MAILBOX_FULL
             body = [code, "", _printable(str(error))]
         self._post(node, Envelope(Kind.FAIL, TEMP, 0, None, corr, "", body, 0))
 
@@ -362,10 +373,10 @@ class Remote:
         return ActorRef(self._runtime, node, TEMP, 0)
 
     def _post(self, node: NodeId, envelope: Envelope, item: object = None) -> None:
-        """Send an envelope of general form; `item` is what is lost when it does not leave."""
+        """Send an envelope that others wait for; `item` is what is lost when it does not leave."""
         payload = self._codec.encode(envelope)
         link = self._link(node)
-        if link is None or link.is_full:
+        if link is None or not link.takes_answers:
             self._codec.take_parts()
             self.dropped(node, item or envelope)
         else:
@@ -681,7 +692,8 @@ class Remote:
                 Delivery(item[1], None, None, TEMP), f"{node.address}{TEMP}", Why.NOT_SENT
             )
 
-    def _unsent(self, node: NodeId, delivery: Delivery) -> None:
+    def _unsent(self, node: NodeId, delivery: Delivery, link: DataLink | None = None) -> None:
+        """A message was not sent; `link` is the way it would have taken, if it did not set out."""
         asker = delivery.asker
         if isinstance(asker, LocalAsk):
             if asker.corr and self._asks.pop(asker.corr, None) is None:
@@ -695,12 +707,24 @@ class Remote:
             handler(node, back)
             return
         recipient = f"{node.address}{delivery.path}"
+        is_busy = link is not None and link.is_busy
         self._runtime.dead_letter(
             Delivery(delivery.message, delivery.sender, None, delivery.path),
             recipient,
-            Why.NOT_SENT,
+            Why.LINK_FULL if is_busy else Why.NOT_SENT,
         )
-        if asker is not None:
+        if asker is None:
+            return
+        if is_busy:
+            asker.fail(
+                LinkFullError(
+                    f"{recipient}: too much waits for {node.address}, so this was not sent: send "
+                    f"less, or use await ref.send(…), which waits for room"
+                )
+            )
+        elif self._data_link(node) is None and not self._is_closed:
+            asker.fail(DeadActorError(f"{recipient}: no member is known at {node.address}"))
+        else:
             asker.fail(
                 DeadActorError(f"{recipient} cannot be reached: the message could not be sent")
             )
@@ -954,6 +978,8 @@ def _failure(body: list[Any]) -> TenureError:
     code, type_name, text = body[:3]
     if code == _FAILED:
         return ActorFailedError(type_name, text)
+    if code == _MAILBOX_FULL:
+        return MailboxFullError(text)
     return UnhandledMessageError(text) if code == _UNHANDLED else DeadActorError(text)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from node.actor import Actor, Terminated, on
+from node.actor import Actor, Terminated, checked_by, on
 from node.mailbox import WhenFull
 from node.ref import ActorRef
 from node.supervision import Supervision
@@ -31,7 +31,8 @@ Key = str | bytes | int
 class Pool:
     """The routees: `count` actors `actor(*args)`, each spawned with these options.
 
-    Raises `ValueError` when `count` is not from 1 to 10,000.
+    Raises `ValueError` when `count` is not from 1 to 10,000, `TypeError` when `actor` is no class
+    of actors, `args` no tuple or `count` no whole number.
     """
 
     actor: type[Actor]
@@ -42,6 +43,12 @@ class Pool:
     when_full: WhenFull | None = None
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.actor, type) and issubclass(self.actor, Actor)):
+            raise TypeError(f"Pool: actor={self.actor!r} is no Actor class: write Pool(Worker)")
+        if not isinstance(self.args, tuple):
+            raise TypeError(f"Pool: args={self.args!r} is no tuple: write Pool(Worker, ('db',))")
+        if not isinstance(self.count, int) or isinstance(self.count, bool):
+            raise TypeError(f"Pool: count={self.count!r} is no whole number of routees")
         if not 1 <= self.count <= ROUTEES_MAX:
             raise ValueError(f"count={self.count} routees: give a number from 1 to {ROUTEES_MAX}")
 
@@ -67,13 +74,30 @@ class ConsistentHash:
 
     `key` takes the message and returns text, bytes or a whole number. Where it raises or returns
     something else, the message is lost, its ask fails, and the failure is reported; the router and
-    its routees go on.
+    its routees go on. Raises `TypeError` for a `key` that cannot be called.
     """
 
     key: Callable[[Any], Key]
 
+    def __post_init__(self) -> None:
+        if not callable(self.key):
+            raise TypeError(
+                f"ConsistentHash: key={self.key!r} cannot be called: give a function of a message, "
+                f"such as lambda msg: msg.user"
+            )
+
 
 Routing = RoundRobin | RandomChoice | Broadcast | ConsistentHash
+
+
+def _check(pool: object, routing: object) -> None:
+    if not isinstance(pool, Pool):
+        raise TypeError(f"Router: pool={pool!r} is no Pool: write Pool(Worker, (), count=4)")
+    if not isinstance(routing, Routing):
+        raise TypeError(
+            f"Router: routing={routing!r} is none: give RoundRobin(), RandomChoice(), Broadcast() "
+            f"or ConsistentHash(key)"
+        )
 
 
 class Router(Actor):
@@ -81,10 +105,13 @@ class Router(Actor):
 
     An ask is answered by the routee. One that ends (its restarts are spent, or it stopped itself)
     leaves; when the last one has left, the router stops, and what is sent to it is a dead letter.
-    A restart of the router builds all routees anew.
+    A restart of the router builds all routees anew. `spawn` raises `TypeError` for what is no
+    `Pool`, or no routing.
     """
 
+    @checked_by(_check)
     def __init__(self, pool: Pool, routing: Routing) -> None:
+        _check(pool, routing)  # a derived class may give what spawn has not seen
         self._pool = pool
         self._routing = routing
         self._next = 0

@@ -29,6 +29,7 @@ from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
 from node.environment import DataLink, LinkMemory
 from node.errors import (
     DeadActorError,
+    LinkFullError,
     MailboxFullError,
     MessageError,
     TenureError,
@@ -125,7 +126,7 @@ class Runtime:
         self._thread = 0  # of the loop, once it is known
         self._is_forked = False
         self._cells: dict[str, Cell] = {}
-        self._argument_counts: dict[type, tuple[int, float]] = {}
+        self._constructors: dict[type, tuple[int, float, Callable[..., None] | None]] = {}
         self._uids = 0
         self._names = 0
         self._is_closing = False
@@ -206,7 +207,7 @@ class Runtime:
         `when_full` says what becomes of further ones: "drop" (the default: they are dead letters),
         "fail" (`tell` raises) or "wait" (`await ref.send` waits); see `node.mailbox.WhenFull`.
         `stash_max` bounds the stash. Raises `TypeError` when the arguments do not fit the
-        constructor, `ValueError` for a name that is taken or no name and for bounds that make no
+        constructor or an option has the wrong type, `ValueError` for a name that is taken or no name and for bounds that make no
         sense, `RuntimeError` when the system is ending, `WrongThreadError` on another thread.
         """
         cell = self.create_cell(
@@ -277,8 +278,8 @@ class Runtime:
     def _check_room(self, path: str) -> None:
         if path in self._cells:
             raise ValueError(
-                f"there is an actor at {path} already; choose another name, or wait until it ended "
-                f"(await stopped(ref))"
+                f"there is an actor at {path} already; choose another name, or wait until it ended: "
+                f"await system.runtime.stopped(ref), or watch it in an actor"
             )
         if not path.startswith("/") or len(path) > PATH_MAX:
             raise ValueError(f"{path[:80]!r} is no path: begin with / and stay within {PATH_MAX}")
@@ -300,17 +301,30 @@ class Runtime:
     ) -> Cell:
         if not (isinstance(cls, type) and issubclass(cls, Actor)):
             raise TypeError(f"{cls!r} is no Actor class; write spawn(Hello, 'world')")
-        counts = self._argument_counts.get(cls)
-        if counts is None:
-            counts = self._argument_counts[cls] = _argument_counts(cls)
-        if not counts[0] <= len(args) <= counts[1]:
+        known = self._constructors.get(cls)
+        if known is None:
+            check = getattr(cls.__init__, "__check__", None)
+            known = self._constructors[cls] = (*_argument_counts(cls), check)
+        least, most, check = known
+        if not least <= len(args) <= most:
             try:
                 inspect.signature(cls).bind(*args)
             except TypeError as error:
                 raise TypeError(f"{cls.__qualname__}{args!r}: {error}") from None
-        if parent is None and isinstance(supervision, AllForOne):
-            raise ValueError(f"{path} has no siblings: give AllForOne to the children of an actor")
-        _check_bounds(mailbox_max, when_full, stash_max)
+        if check is not None:
+            check(*args)
+        if supervision is not None:
+            if not isinstance(supervision, Supervision):
+                raise TypeError(
+                    f"{path}: supervision={supervision!r} is none: give Restart(), Stop(), "
+                    f"Resume(), Escalate() or AllForOne(…)"
+                )
+            if parent is None and isinstance(supervision, AllForOne):
+                raise ValueError(
+                    f"{path} has no siblings: give AllForOne to the children of an actor"
+                )
+        if mailbox_max is not None or when_full is not None or stash_max is not None:
+            _check_bounds(mailbox_max, when_full, stash_max)
         self._uids += 1
         cell = Cell(
             self,
@@ -337,6 +351,8 @@ class Runtime:
         `drain` it stops after the present message. An actor that is gone is ignored. Raises
         `ValueError` for a ref to another node.
         """
+        if get_ident() != self._thread:
+            self.check_thread()
         if not ref.is_local:
             raise ValueError(f"{ref.address} is on another node; only its own node can stop it")
         cell = self.cell_at(ref.path, ref.uid)
@@ -380,6 +396,8 @@ class Runtime:
         What is left goes on in a later turn of the loop, after its sockets and timers. Called by
         the loop; and by whoever has just delivered messages and wants them handled in the same
         turn of the loop. Does nothing when it is called by user code, from within a turn.
+
+        What a turn raises is a bug of ours: counted and logged, and the others have their turns.
         """
         if self._is_pumping:
             return
@@ -391,7 +409,11 @@ class Runtime:
         round_left = len(turns)
         try:
             while turns:
-                turns.popleft()()
+                turn = turns.popleft()
+                try:
+                    turn()
+                except Exception as error:  # noqa: BLE001 - the other actors must not pay for it
+                    self.turn_failed(turn, error)
                 round_left -= 1
                 looked_at = self.looked_at
                 # In virtual time the clock stands still: there one round has to do.
@@ -403,6 +425,14 @@ class Runtime:
                 self.pump_soon()
             else:
                 self.is_idle = True
+
+    def turn_failed(self, turn: Callable[[], None], error: Exception) -> None:
+        """A turn raised, which none does unless there is a bug. Called by the pump and by cells."""
+        self.looked_at = self.clock()  # the turn may not have come to it, and must not go on so
+        self.count("failed turns")
+        path = str(getattr(getattr(turn, "__self__", None), "path", ""))
+        text = "a bug in tenure: the turn of an actor failed. The others go on; please report it"
+        self.log(text, path, level=logging.ERROR, exc_info=error)
 
     def begin_turn(self) -> None:
         """`pump` is going to be called within this callback: no other turn need be asked for."""
@@ -805,6 +835,9 @@ def _argument_counts(cls: type[Actor]) -> tuple[int, float]:
 def _check_bounds(
     mailbox_max: int | None, when_full: WhenFull | None, stash_max: int | None
 ) -> None:
+    for key, bound in (("mailbox_max", mailbox_max), ("stash_max", stash_max)):
+        if bound is not None and (not isinstance(bound, int) or isinstance(bound, bool)):
+            raise TypeError(f"{key}={bound!r} is no whole number: give a count, or None")
     if mailbox_max is not None and mailbox_max < 1:
         raise ValueError(f"mailbox_max={mailbox_max} leaves no room: give 1 or more, or None")
     if stash_max is not None and stash_max < 0:
@@ -824,4 +857,6 @@ def _ask_error(message: object, path: str, why: Why, detail: str) -> TenureError
             f"@on({type(message).__name__}) or override receive"
         )
     text = f"{path}: {why} ({detail})" if detail else f"{path}: {why}"
+    if why is Why.TOO_MANY_ASKS:
+        return LinkFullError(text)
     return MailboxFullError(text) if why is Why.MAILBOX_FULL else DeadActorError(text)

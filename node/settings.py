@@ -202,6 +202,8 @@ class Settings:
             ("protection", "none" if self.keys is None else "keys"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
+            # A receiver ends the connection of whoever sends more.
+            ("frame_bytes_max", str(self.frame_bytes_max)),
         )
 
 

@@ -8,8 +8,11 @@ restarts. Does not perform them: that is `node.cell`. Given by the user at `spaw
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from dataclasses import dataclass
+
+SECONDS_MAX = 1e9
 
 
 class StopCause(enum.IntEnum):
@@ -43,12 +46,31 @@ class Restart:
 
     At most `retries` restarts within `within_s`, then the actor stops. The n-th of them waits
     `backoff_s * 2**(n-1)`, at most `backoff_max_s`; messages wait meanwhile.
+
+    Raises `TypeError` or `ValueError` unless `retries` is a whole number from 0 up, `within_s` are
+    seconds above 0, and the others seconds from 0 up; seconds are 1e9 at most.
     """
 
     retries: int = 10
     within_s: float = 60.0
     backoff_s: float = 0.1
     backoff_max_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.retries, int) or isinstance(self.retries, bool):
+            raise TypeError(f"Restart: retries={self.retries!r} is no whole number: give 0 or more")
+        if self.retries < 0:
+            raise ValueError(f"Restart: retries={self.retries} is no count: give 0 or more")
+        for key in ("within_s", "backoff_s", "backoff_max_s"):
+            seconds = getattr(self, key)
+            if not isinstance(seconds, int | float) or isinstance(seconds, bool):
+                raise TypeError(f"Restart: {key}={seconds!r} is no number: give seconds")
+            least = math.ulp(0.0) if key == "within_s" else 0.0
+            if not least <= seconds <= SECONDS_MAX:
+                bound = "greater than 0" if least else "0 or more"
+                raise ValueError(
+                    f"Restart: {key}={seconds} must be {bound} and at most {SECONDS_MAX:g} seconds"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +96,18 @@ class AllForOne:
     Each finishes its present message (a coroutine has the stop timeout for it), then its
     `pre_restart` gets the error that the other one raised, and no message. They restart after the
     same delay, each by itself; a failure counts towards the budget of all. Children with another
-    supervision are left alone. Not for actors without a parent.
+    supervision are left alone. Not for actors without a parent. Raises `TypeError` for another
+    directive.
     """
 
     directive: Restart | Stop = Restart()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.directive, Restart | Stop):
+            raise TypeError(
+                f"AllForOne: directive={self.directive!r} is none for a group: give Restart(…) "
+                f"or Stop()"
+            )
 
 
 Supervision = Restart | Stop | Resume | Escalate | AllForOne

@@ -19,7 +19,7 @@ from node.addresses import resolve
 from node.environment import Inbox, Lane
 from node.errors import SettingsError
 from node.hello import HelloRefusal
-from node.key_book import KeyBook
+from node.key_book import REVOKED_KEY, KeyBook
 from node.keys import KeyDirectory
 from node.zmq_auth import Doorkeeper
 
@@ -163,7 +163,9 @@ class Security:
         refusal = self._book.introduced(sender, key)
         if refusal is not None and self._is_new((key, sender.address)):
             log.warning(
-                "a connection is refused: its key is not that of the node it says it is",
+                "a connection is refused: its key was removed from the trusted file"
+                if refusal.reason == REVOKED_KEY
+                else "a connection is refused: its key is not that of the node it says it is",
                 extra={"reason": refusal.reason, "detail": refusal.detail},
             )
         return refusal

@@ -74,7 +74,8 @@ class Wire:
     def __init__(self, transmit: Callable[[bytes, object], None], version: int = 2) -> None:
         self.version = version
         self.names = Names() if version >= 2 else None
-        self.is_streaming = self.is_full = self.is_ended = False
+        self.is_streaming = self.is_full = self.is_busy = self.is_ended = False
+        self.takes_answers = True
         self.takes_short = version >= 2
         self.urgent_count = 0
         self.large: list[tuple[bytes, Sequence[bytes]]] = []

@@ -36,7 +36,12 @@ async def test_tell_from_another_thread_is_refused_with_the_mend() -> None:
 
     def elsewhere() -> list[str]:
         texts = []
-        for use in (lambda: ref.tell(Add(2)), lambda: runtime.spawn(Adder)):
+        uses: tuple[Callable[[], object], ...] = (
+            lambda: ref.tell(Add(2)),
+            lambda: runtime.spawn(Adder),
+            lambda: runtime.stop(ref),
+        )
+        for use in uses:
             with pytest.raises(WrongThreadError) as refused:
                 use()
             texts.append(str(refused.value))

@@ -208,6 +208,72 @@ async def test_room_waits_until_half_is_free_or_the_link_has_ended() -> None:
     assert box.is_full, "an ended link takes nothing"
 
 
+async def test_whoever_waits_for_room_leaves_some_to_those_who_cannot_wait() -> None:
+    """Senders keep below half of the bound, so an ask is not refused because of them."""
+    box = outbox(pending_bytes_max=100 * KIB)
+
+    async def sender() -> None:
+        for number in range(50):
+            await box.room()
+            send(box, "a", number, 10 * KIB)
+
+    task = asyncio.ensure_future(sender())
+    sent = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        assert not box.is_full
+        frame = box.next_frame(full_only=False)
+        if frame is not None:
+            box.sent(frame)
+            sent += len(frame.items)
+    assert sent + len(list(box.drain())) == 50
+
+
+async def test_whoever_waits_is_not_passed_for_ever() -> None:
+    """Somebody keeps the queue between half and full: the one who waits has its turn all the
+    same, once all that was there before it has left."""
+    box = outbox(pending_bytes_max=100 * KIB)
+    for number in range(8):
+        send(box, "a", number, 10 * KIB)
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await box.room()
+        order.append(name)
+        send(box, name, 0, 10)
+
+    waiting = [asyncio.ensure_future(wait(name)) for name in ("first", "second")]
+    await asyncio.sleep(0)
+    for _ in range(60):
+        frame = box.next_frame(full_only=False)
+        assert frame is not None
+        box.sent(frame)
+        while box.pending_bytes < 80 * KIB:
+            send(box, "rude", 0, 10 * KIB)
+        for _ in range(3):
+            await asyncio.sleep(0)
+    await asyncio.wait_for(asyncio.gather(*waiting), 5)
+    assert order == ["first", "second"]
+
+
+async def test_one_that_gives_up_waiting_does_not_hold_up_the_next() -> None:
+    box = outbox(pending_bytes_max=1000)
+    send(box, "a", 0, 2000)
+    first, second = (asyncio.ensure_future(box.room()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    frames(box)
+    await asyncio.wait_for(second, 5)
+
+
+def test_answers_have_room_where_new_messages_have_none() -> None:
+    box = outbox(pending_bytes_max=1000)
+    send(box, "a", 0, 1500)
+    assert (box.is_full, box.is_busy, box.takes_answers) == (True, True, True)
+    send(box, "a", 1, 1500)
+    assert not box.takes_answers
+
+
 def test_while_the_peer_cannot_be_reached_nothing_is_taken() -> None:
     box = outbox()
     box.bar()

@@ -18,10 +18,12 @@ from node.errors import (
     ActorFailedError,
     AskTimeoutError,
     DeadActorError,
+    LinkFullError,
+    MailboxFullError,
     MessageError,
     UnhandledMessageError,
 )
-from node.mailbox import Delivery
+from node.mailbox import Delivery, WhenFull
 from node.messages import Ask, message
 from node.ref import ActorRef
 from tests.node.stage import A, Add, B, Collector, Greet, Pair, Unheard, Wire
@@ -302,3 +304,38 @@ def test_thousands_of_random_frames() -> None:
         pair.far.deliver_frame(A, rng.randbytes(rng.randrange(1, 60)), LinkMemory(1 << 20))
     assert len(pair.refused) >= 5_000
     assert pair.run(ref.ask(Buy(1))).amount == 1
+
+
+@pytest.mark.parametrize("when_full", ["drop", "fail", "wait"])
+def test_an_ask_of_a_full_mailbox_on_another_node_says_so(when_full: WhenFull) -> None:
+    """Busy is not dead."""
+
+    class Slow(Actor):
+        async def receive(self, message: object, /) -> int:
+            await asyncio.sleep(1.0)
+            return 7
+
+    pair = Pair()
+    pair.far.spawn(Slow, name="slow", mailbox_max=1, when_full=when_full)
+    pair.settle()
+    ref = pair.to_far("/user/slow")
+
+    async def ask() -> list[object]:
+        return await asyncio.gather(*(ref.ask(Add(1)) for _ in range(5)), return_exceptions=True)
+
+    answers = pair.run(ask())
+    assert answers.count(7) == 1
+    assert [type(answer) for answer in answers if answer != 7] == [MailboxFullError] * 4
+
+
+def test_a_full_link_is_no_dead_actor() -> None:
+    pair = Pair()
+    pair.settle()
+    link = pair.link(A, B)
+    link.is_full = link.is_busy = True
+    link.takes_short = False
+    asking = pair.loop.create_task(pair.to_far("/user/x").ask(Add(1)))
+    pair.to_far("/user/x").tell(Greet("ann"))
+    pair.settle()
+    assert isinstance(asking.exception(), LinkFullError)
+    assert pair.whys() == ["LINK_FULL", "LINK_FULL"]

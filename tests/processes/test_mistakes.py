@@ -191,6 +191,7 @@ def test_a_wrong_setting(members: Members) -> None:
         (["--cluster-name", "two"], ["two", "tenure"]),
         (["--hand-over-timeout-s", "3"], ["hand_over_timeout_s", "3", "10"]),
         (["--crash-evidence", "never"], ["crash_evidence", "never", "same-host"]),
+        (["--frame-bytes-max", "100000"], ["frame_bytes_max", "100000", "8388608"]),
     ],
 )
 def test_a_member_that_does_not_fit_is_refused(

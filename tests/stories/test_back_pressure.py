@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from node import Actor, ActorRef, Ask, DeadLetter, message, on
@@ -153,3 +155,38 @@ def test_a_new_incarnation_gets_nothing_meant_for_the_old_one(seed: int) -> None
         scene.tell(range(5000, 5010))
         world.run_for(s=0.5)
         assert newer == list(range(5000, 5010)), "the ref by address reaches who is there now"
+
+
+def test_what_was_told_before_a_leave_in_order_arrives() -> None:
+    """The leave is known before the last frame is read: that one is good all the same."""
+    scene = Scene(World(seed=8, nodes="a b c"))
+    world = scene.world
+    with world:
+        scene.tell(range(1000), b"x" * 10_000)
+        world.leave("a")
+        world.run_for(s=2.0)
+        assert scene.taken == list(range(1000))
+        assert world["b"].system.counters()["data-refused-frame-from-gone"] == 0
+
+
+def test_a_sender_that_never_has_to_wait_lets_the_loop_go_round() -> None:
+    scene = Scene(World(seed=9, nodes="a b"))
+    rounds = 0
+
+    async def others() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def send() -> None:
+        task = asyncio.ensure_future(others())
+        for number in range(3200):
+            await scene.ref.send(Item(number, b"x"))
+        task.cancel()
+
+    with scene.world as world:
+        world.run(send(), node="a")
+        assert rounds >= 100
+        world.run_for(s=1.0)
+        assert scene.taken == list(range(3200))
