@@ -75,6 +75,7 @@ _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_.:@+~%=-]{1,256}")
 _ADDRESS = re.compile(r"(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>\d{1,5})(?P<path>/.*)")
 _DEFAULT_SUPERVISION = Restart()
+_SUPERVISIONS = get_args(Supervision)  # a tuple is looked through faster than the union
 
 
 class Runtime:
@@ -207,8 +208,9 @@ class Runtime:
         `when_full` says what becomes of further ones: "drop" (the default: they are dead letters),
         "fail" (`tell` raises) or "wait" (`await ref.send` waits); see `node.mailbox.WhenFull`.
         `stash_max` bounds the stash. Raises `TypeError` when the arguments do not fit the
-        constructor or an option has the wrong type, `ValueError` for a name that is taken or no name and for bounds that make no
-        sense, `RuntimeError` when the system is ending, `WrongThreadError` on another thread.
+        constructor or an option has the wrong type, `ValueError` for a name that is taken or no
+        name and for bounds that make no sense, `RuntimeError` when the system is ending,
+        `WrongThreadError` on another thread.
         """
         cell = self.create_cell(
             cls,
@@ -278,8 +280,8 @@ class Runtime:
     def _check_room(self, path: str) -> None:
         if path in self._cells:
             raise ValueError(
-                f"there is an actor at {path} already; choose another name, or wait until it ended: "
-                f"await system.runtime.stopped(ref), or watch it in an actor"
+                f"there is an actor at {path} already; choose another name, or wait until it "
+                f"ended: `await system.runtime.stopped(ref)`, or watch it in an actor"
             )
         if not path.startswith("/") or len(path) > PATH_MAX:
             raise ValueError(f"{path[:80]!r} is no path: begin with / and stay within {PATH_MAX}")
@@ -314,7 +316,7 @@ class Runtime:
         if check is not None:
             check(*args)
         if supervision is not None:
-            if not isinstance(supervision, Supervision):
+            if not isinstance(supervision, _SUPERVISIONS):
                 raise TypeError(
                     f"{path}: supervision={supervision!r} is none: give Restart(), Stop(), "
                     f"Resume(), Escalate() or AllForOne(…)"

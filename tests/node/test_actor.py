@@ -428,6 +428,36 @@ def test_timer_delays_are_checked(delay_s: float) -> None:
     assert stage.failures == []
 
 
+def test_timer_key_without_a_hash_is_refused_and_nothing_is_started() -> None:
+    class Lists(Actor):
+        def pre_start(self) -> None:
+            timers, key = self.context.timers, ["order", 1]
+            with pytest.raises(TypeError, match=r"timer \['order', 1\] cannot be a key"):
+                timers.once(key, 0.1, Greet("x"))  # type: ignore[arg-type]  # that is the test
+            with pytest.raises(TypeError, match="cannot be a key"):
+                timers.every(key, 0.1, Greet("x"))  # type: ignore[arg-type]  # that is the test
+
+        def receive(self, message: Any, /) -> None:
+            seen.append(message)
+
+    stage = Stage()
+    seen: list[Any] = []
+    stage.runtime.spawn(Lists)
+    stage.run_for(1.0)
+    assert seen == stage.failures == []
+    assert "failed turns" not in stage.runtime.counters
+
+
+@pytest.mark.parametrize("timeout_s", [None, "5", float("inf"), float("nan"), 0.0])
+def test_timeouts_of_ask_are_checked(timeout_s: Any) -> None:
+    stage = Stage()
+    ref = stage.runtime.spawn(Stashing, [])
+    text = r"timeout_s=.* must be greater than 0 and less than 1e\+09 seconds"
+    with pytest.raises(ValueError, match=text):
+        stage.run(ref.ask(Add(1), timeout_s=timeout_s))
+    assert len(stage.runtime.ask_timers) == 0
+
+
 class Stashing(Actor):
     def __init__(self, seen: list[str]) -> None:
         self.seen = seen

@@ -428,19 +428,35 @@ async def test_a_member_that_is_about_to_serve_is_waited_for(
     await management.close()
 
 
-async def test_somebody_else_there_is_exit_code_69(capsys: pytest.CaptureFixture[str]) -> None:
-    """A port that does not speak HTTP is no member."""
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f", "something else (what it says is not HTTP)"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>", "something else (HTTP 200 without JSON)"),
+        (b"HTTP/1.0 404 No\r\n\r\n{}", "something else (HTTP 404 without a reason)"),
+        (b'HTTP/1.0 200 OK\r\n\r\n["hello"]', "something else (its /cluster has no members)"),
+        (b"", "is it running"),
+    ],
+)
+@pytest.mark.parametrize("command", ["status", "members"])
+async def test_somebody_else_there_is_exit_code_69(
+    answer: bytes, text: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A port that does not speak HTTP is no member, nor is a web server of others."""
 
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
         writer.close()
 
     server = await asyncio.start_server(babble, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    assert await asyncio.to_thread(cli.main, ["members", "--http", f"127.0.0.1:{port}"]) == 69
+    assert await asyncio.to_thread(cli.main, [command, "--http", f"127.0.0.1:{port}"]) == 69
     server.close()
     await server.wait_closed()
-    assert "no member answers" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.startswith("tenure: no member answers at 127.0.0.1:")
+    assert text in said
 
 
 def test_the_environment_names_the_member(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from node import AskTimeoutError, UnhandledMessageError
+from node import AskTimeoutError, UnhandledMessageError, logs
 from node.testkit import World
 from tests.style.sources import ROOT
 
@@ -62,6 +63,26 @@ def test_routers_answer(page: dict[str, Any], name: str) -> None:
         ref = world[0].call(page[name], system)
         answers = [world.run(ref.ask(page["Order"]("tea", 1))) for _ in range(4)]
         assert answers == ([9, 9, 9, 9] if name == "shops" else [9, 8, 7, 6])
+
+
+def test_an_address_names_the_actor_of_another_process(page: dict[str, Any]) -> None:
+    with World(seed=1) as world:
+        ref = world[0].call(page["till"], world.system())
+        assert (ref.node[:2], ref.path) == (("127.0.0.1", 25521), "/user/till")
+        assert not ref.is_local
+
+
+@pytest.mark.parametrize("page_name", ["README.md", "docs/actors.md"])
+def test_the_call_for_the_log_is_one(page_name: str) -> None:
+    """What both pages advise can be called so, with a form and a level that exist."""
+    text = (ROOT / page_name).read_text()
+    form, level = re.findall(r"`node\.logs\.configure_logging\(\"(\w+)\", \"(\w+)\"\)`", text)[0]
+    assert list(inspect.signature(logs.configure_logging).bind(form, level).arguments) == [
+        "form",
+        "level",
+    ]
+    assert form in ("text", "json")
+    assert level in logs.LEVELS
 
 
 def test_all_that_is_named_exists(page: dict[str, Any]) -> None:

@@ -112,7 +112,7 @@ def test_fail_towards_another_node_fails_the_ask_and_drops_the_tell() -> None:
     async def main() -> None:
         for item in items(3):
             far.tell(item)
-        with pytest.raises(DeadActorError, match="the mailbox is full"):
+        with pytest.raises(MailboxFullError, match="the mailbox is full"):
             await far.ask(Item("b", 0), timeout_s=1.0)
 
     pair.run(main())
@@ -380,3 +380,12 @@ def test_ask_to_an_actor_that_failed_says_why_it_is_gone() -> None:
     with pytest.raises(DeadActorError, match=r"/user/b: .*\(failed: ValueError: the disk is full"):
         stage.run(ref.ask(Add(1)))
     assert stage.loop.time() == 0.0
+
+
+@pytest.mark.parametrize("bound", [True, 1.5, "2"])
+@pytest.mark.parametrize("key", ["mailbox_max", "stash_max"])
+def test_bounds_are_whole_numbers(key: str, bound: Any) -> None:
+    stage = Stage()
+    with pytest.raises(TypeError, match=f"{key}={bound!r} is no whole number: give a count"):
+        stage.runtime.spawn(Collector, [], **{key: bound})
+    assert stage.runtime.actor_count == 0

@@ -78,3 +78,11 @@ def test_answer_type_is_found_through_bases() -> None:
 
     assert answer_annotation(Derived) is int
     assert answer_annotation(Point) is None
+
+
+def test_decorator_without_a_name_says_how_to_write_it() -> None:
+    with pytest.raises(MessageError, match=r"write @message\('some\.name'\)"):
+
+        @message  # type: ignore[arg-type]  # that is the test
+        class Nameless:
+            pass

@@ -403,3 +403,55 @@ async def test_on_a_real_loop_a_blocking_handler_is_reported_and_timers_go_on() 
     assert turns >= 10
     assert blocked[-1].handler.endswith(".Spinning.receive(float)")
     assert await runtime.shutdown()
+
+
+class TreacherousKey:
+    """Cannot be looked up any more once it `breaks`: it fails the machinery, not the actor."""
+
+    breaks = False
+
+    def __hash__(self) -> int:
+        if self.breaks:
+            raise ValueError("no hash today")
+        return 1
+
+
+@pytest.mark.parametrize("is_awaiting", [False, True])
+def test_turn_that_fails_is_counted_and_logged_and_stops_nobody(
+    is_awaiting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither the actor whose turn it was nor the others, in the pump as in a task."""
+
+    class Timed(Actor):
+        def pre_start(self) -> None:
+            self.context.timers.once(key, 0.5, Greet("tick"))
+
+        @on(Greet)
+        async def greet(self, msg: Greet) -> None:
+            await asyncio.sleep(1.0)
+            seen.append(msg)
+
+        @on(Add)
+        def add(self, msg: Add) -> int:
+            return msg.amount
+
+    stage = Stage()
+    key = TreacherousKey()
+    seen: list[Any] = []
+    ref = stage.runtime.spawn(Timed, name="timed")
+    other = stage.runtime.spawn(Collector, seen)
+    stage.settle()
+    key.breaks = True
+    if is_awaiting:
+        ref.tell(Greet("slow"))
+    stage.loop.call_later(0.5, other.tell, Greet("other"))
+    stage.run_for(2.0)
+    assert stage.runtime.counters["failed turns"] == 1
+    records = [record for record in caplog.records if "a bug in tenure" in record.message]
+    assert [vars(record)["path"] for record in records] == ["/user/timed"]
+    assert records[0].exc_info is not None
+    assert Greet("other") in seen
+    assert (Greet("slow") in seen) is is_awaiting
+    assert stage.run(ref.ask(Add(3))) == 3
+    key.breaks = False
+    assert stage.run(stage.runtime.shutdown())

@@ -245,3 +245,45 @@ def test_asks_in_great_number_are_all_answered() -> None:
     ref.tell(Add(1))
     stage.settle()
     assert stage.whys() == ["UNHANDLED"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "routing", "text"),
+    [
+        (Pool(Worker), RoundRobin, r"routing=<class .*RoundRobin'> is none: give RoundRobin\(\)"),
+        (Worker, RoundRobin(), r"pool=<class .*Worker'> is no Pool: write Pool\(Worker"),
+        (Pool(Worker), lambda msg: msg, "routing=<function .* is none"),
+    ],
+)
+def test_arguments_of_a_router_are_checked_by_spawn(pool: Any, routing: Any, text: str) -> None:
+    stage = Stage()
+    with pytest.raises(TypeError, match=text):
+        stage.runtime.spawn(Router, pool, routing)
+    assert stage.runtime.actor_count == 0
+
+
+def test_derived_router_has_a_constructor_of_its_own() -> None:
+    class Twins(Router):
+        def __init__(self, actor: type[Actor], routing: Any) -> None:
+            super().__init__(Pool(actor, count=2), routing)
+
+    stage = Stage()
+    ref = stage.runtime.spawn(Twins, Worker, RoundRobin())
+    assert stage.run(ref.ask(Who())) == "0"
+    broken = stage.runtime.spawn(Twins, Worker, RoundRobin, supervision=Stop())
+    with pytest.raises(DeadActorError, match=r"Router: routing=.* is none"):
+        stage.run(broken.ask(Who()))
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Pool("x"), "actor='x' is no Actor class"),  # type: ignore[arg-type]
+        (lambda: Pool(Worker, "db"), "args='db' is no tuple"),  # type: ignore[arg-type]
+        (lambda: Pool(Worker, count=True), "count=True is no whole number"),
+        (lambda: ConsistentHash("user"), "key='user' cannot be called"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_a_router_is_given_is_checked_where_it_is_made(make: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        make()

@@ -44,7 +44,7 @@ def test_names() -> None:
     runtime = stage.runtime
     assert runtime.spawn(Worker, [], name="a").path == "/user/a"
     assert runtime.spawn(Worker, []).path == "/user/$1"
-    with pytest.raises(ValueError, match=r"there is an actor at /user/a already"):
+    with pytest.raises(ValueError, match=r"/user/a already; .* `await system.runtime.stopped"):
         runtime.spawn(Worker, [], name="a")
     for name in ("", "a/b", "$1", "a b", "ä", "x" * 257):
         with pytest.raises(ValueError, match="is no actor name"):
@@ -154,7 +154,7 @@ def test_message_to_another_node_without_a_network_is_a_dead_letter() -> None:
     stage = Stage()
     far = stage.runtime.ref_at(B, "/user/a")
     far.tell(Greet("x"))
-    with pytest.raises(DeadActorError, match="cannot be reached"):
+    with pytest.raises(DeadActorError, match="no member is known"):
         stage.run(far.ask(Add(1)))
     assert stage.whys() == ["NOT_SENT", "NOT_SENT"]
     assert stage.letters[0].message == Greet("x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from typing import Any
 
@@ -12,6 +13,7 @@ from node.actor import Actor, on
 from node.errors import ActorFailedError, DeadActorError
 from node.messages import Ask, message
 from node.supervision import (
+    AllForOne,
     Escalate,
     Restart,
     Resume,
@@ -471,3 +473,38 @@ def test_error_without_a_text_is_a_failure_like_any_other() -> None:
 def test_reason_reads_as_words() -> None:
     assert str(StopReason(StopCause.HANDED_OVER)) == "handed over"
     assert str(StopReason(StopCause.FAILED, "x")) == "failed: x"
+
+
+ANY_RESTART: Any = Restart
+ANY_GROUP: Any = AllForOne
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Restart(retries=-1), "retries=-1 is no count: give 0 or more"),
+        (lambda: Restart(retries=True), "retries=True is no whole number"),
+        (lambda: ANY_RESTART(retries=1.5), "retries=1.5 is no whole number"),
+        (lambda: Restart(within_s=0), "within_s=0 must be greater than 0 and at most 1e[+]09 sec"),
+        (lambda: Restart(within_s=math.nan), "within_s=nan must be greater than 0"),
+        (lambda: Restart(backoff_s=-1), "backoff_s=-1 must be 0 or more"),
+        (lambda: Restart(backoff_s=math.nan), "backoff_s=nan must be 0 or more"),
+        (lambda: ANY_RESTART(backoff_s="1"), "backoff_s='1' is no number: give seconds"),
+        (lambda: Restart(backoff_max_s=math.inf), "backoff_max_s=inf must be 0 or more"),
+        (lambda: ANY_GROUP(Resume()), r"directive=Resume\(\) is none for a group: give Restart"),
+        (lambda: ANY_GROUP(AllForOne(Stop())), r"directive=AllForOne\(.* is none for a group"),
+        (lambda: ANY_GROUP(Escalate()), r"directive=Escalate\(\) is none for a group"),
+        (lambda: ANY_GROUP(Stop), "is none for a group"),
+    ],
+)
+def test_supervision_that_makes_no_sense_is_refused_where_it_is_made(make: Any, text: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=text):
+        make()
+
+
+@pytest.mark.parametrize("supervision", [Restart, "x", AllForOne, 0, False])
+def test_what_is_no_supervision_is_refused_at_spawn(supervision: Any) -> None:
+    stage = Stage()
+    with pytest.raises(TypeError, match=r"/user/a: supervision=.* is none: give Restart\(\)"):
+        stage.runtime.spawn(Noisy, [], name="a", supervision=supervision)
+    assert stage.runtime.actor_count == 0

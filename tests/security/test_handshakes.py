@@ -274,7 +274,9 @@ async def test_a_process_that_was_bound_to_a_key_keeps_it(tmp_path: Path) -> Non
 
 
 @on_both_loops
-async def test_a_revoked_key_is_out_at_once(tmp_path: Path) -> None:
+async def test_a_revoked_key_is_out_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A line removed while the node runs: its connections end, both ways, and no new one comes."""
     async with KeyedStage(tmp_path) as stage:
         a, b = await stage.pair()
@@ -284,6 +286,8 @@ async def test_a_revoked_key_is_out_at_once(tmp_path: Path) -> None:
         await a.inbox.until_control(1)
         await b.trusts()
         await b.inbox.until_refused(1, "revoked-key")
+        logged = {record.message for record in caplog.records if "is refused" in record.message}
+        assert logged == {"a connection is refused: its key was removed from the trusted file"}
         # a's link was hung up on; b's own to a is gone without a word.
         await a.inbox.until(lambda: (b.id, Lane.CONTROL) in a.inbox.lost)
         a.transport.send_control(b.id, b"3")

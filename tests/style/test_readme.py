@@ -142,3 +142,14 @@ def test_the_programs_are_well_typed(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout
+
+
+def test_the_flag_that_sends_the_token_is_named_where_the_token_is_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A reader of `--http-token-file` learns how `leave` gives the token."""
+    explained = README.partition("`--http-token-file FILE`")[2].partition("\n\n")[0]
+    assert "`--token-file FILE`" in explained
+    with pytest.raises(SystemExit):
+        cli.main(["leave", "--help"])
+    assert "--token-file FILE" in capsys.readouterr().out

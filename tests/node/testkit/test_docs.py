@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,3 +80,22 @@ def test_the_blocks_are_well_typed(tmp_path: Path) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout
+
+
+def test_what_a_world_does_not_have_is_refused_where_the_page_says_so() -> None:
+    """A thread by way of the loop is refused; one that goes past it is not noticed."""
+
+    async def by_the_loop() -> None:
+        await asyncio.to_thread(print)
+
+    async def past_the_loop() -> None:
+        thread = threading.Thread(target=ran.append, args=(True,))
+        thread.start()
+        thread.join(10.0)
+
+    ran: list[bool] = []
+    with World(seed=1) as world:
+        with pytest.raises(NotImplementedError, match="has no threads"):
+            world.run(by_the_loop())
+        world.run(past_the_loop())
+    assert ran == [True]
