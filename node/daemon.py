@@ -113,6 +113,9 @@ class Daemon:
         self._transport = transport
         self._core = core
         self._runtime = runtime
+        # Of the Inbox: what the frames of one turn wake runs at its end. No call in between.
+        self.turn_begin: Callable[[], None] = runtime.begin_turn
+        self.turn_end: Callable[[], None] = runtime.pump
         self._pause_s = pause_s
         self._dial_timeout_s = dial_timeout_s
         self._publish_fact = publish
@@ -391,11 +394,3 @@ class Daemon:
     def data_dropped(self, peer: NodeId, item: object) -> None:
         """Something was not sent: a dead letter."""
         self._runtime.data_dropped(peer, item)
-
-    def turn_begin(self) -> None:
-        """What the next frames wake runs in `turn_end`."""
-        self._runtime.begin_turn()
-
-    def turn_end(self) -> None:
-        """Let the actors run that the frames of this turn woke."""
-        self._runtime.pump()

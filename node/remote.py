@@ -54,7 +54,15 @@ from node.mailbox import Delivery
 from node.messages import message_class, wire_name
 from node.names import NAMES_MAX, Names, Tag
 from node.ref import ActorRef
-from node.schema import CHECKS, LARGE_BYTES_MIN, Schema, ValueSchema, answer_schema, schema_of
+from node.schema import (
+    ANSWERS,
+    CHECKS,
+    LARGE_BYTES_MIN,
+    Schema,
+    ValueSchema,
+    answer_schema,
+    schema_of,
+)
 from node.streams import PIECE_BYTES_MAX, StreamError, only_piece
 from node.supervision import StopCause, StopReason
 
@@ -315,7 +323,7 @@ class Remote:
 
     def send_reply(self, node: NodeId, corr: int, cls: type, value: object) -> None:
         """Answer an ask of class `cls`. Raises `MessageError` when the value does not fit."""
-        schema = answer_schema(cls)
+        schema = ANSWERS[cls]
         link = self._links.get(node) or self._link(node)
         if type(value) is schema.as_is and link is not None and link.takes_short:
             try:

@@ -311,14 +311,15 @@ class Links(Generic[Queue]):
                 parts = frame.parts
                 if len(parts) == 1:
                     socket.send(parts[0], zmq.NOBLOCK)
+                    self.bytes_sent += len(parts[0])
                 else:
                     # The pipe takes a message whole: after its first part it is not full.
                     socket.send(parts[0], zmq.NOBLOCK | zmq.SNDMORE)
                     socket.send(parts[1], zmq.NOBLOCK, copy=False)
+                    self.bytes_sent += len(parts[0]) + len(parts[1])
                 link.held = None
                 outbox.sent(frame)
                 self.frames_sent += 1
-                self.bytes_sent += sum(map(len, parts))
                 left_bytes -= frame.cost
                 if left_bytes <= 0:
                     self._flush_later(link)

@@ -74,7 +74,7 @@ class TransportLimits:
     ports_max: int = 16_384
     frames_high_mark: int = 32
     drain_frames_max: int = 64
-    drain_bytes_max: int = 1024 * 1024
+    drain_bytes_max: int = 2 * 1024 * 1024
     timing: LinkTiming = field(default_factory=LinkTiming)
 
 
