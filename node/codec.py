@@ -19,8 +19,8 @@ before on the same connection (`node.names`):
 
 A large message (`node.streams`) has the general form; extension 2 stands in it for its n-th part.
 
-Budget: `bench messaging`, rows remote_*; one reused packer and unpacker per node, a short form of
-100 B is encoded in 0.4 µs and read in 0.3 µs.
+Budget: `bench messaging`, rows remote_*; one reused packer and unpacker per node; a told message of
+100 B costs its sender 0.9 µs in all, and its reader 0.8 µs with the handler.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Codec:
         frame_bytes_max: int = 4 * ENVELOPE_BYTES_MAX,
     ) -> None:
         self._make_ref = make_ref
-        self._envelope_bytes_max = envelope_bytes_max
+        self.envelope_bytes_max = envelope_bytes_max
         self._frame_bytes_max = frame_bytes_max
         self._packer = msgpack.Packer(default=self._pack_special, use_bin_type=True)
         self.pack: Callable[[object], bytes] = self._packer.pack
@@ -126,10 +126,10 @@ class Codec:
         size = len(payload)
         if self.taken:
             size += sum(map(len, self.taken))
-        if size > self._envelope_bytes_max:
+        if size > self.envelope_bytes_max:
             self.taken = []
             raise MessageError(
-                f"{tag}: {size} bytes encoded, at most {self._envelope_bytes_max} may travel; send "
+                f"{tag}: {size} bytes encoded, at most {self.envelope_bytes_max} may travel; send "
                 f"it in parts"
             )
 

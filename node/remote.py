@@ -130,6 +130,8 @@ class Remote:
         self._data_link = _nowhere if data_link is None else data_link
         self._refused = refused
         self._codec = codec
+        # What is larger takes the general form, which says so when it is too large to travel.
+        self._short_bytes_max = min(PIECE_BYTES_MAX, codec.envelope_bytes_max)
         self._links: dict[NodeId, DataLink] = {}
         self._sent_count = 0
         self._corr = 0
@@ -169,7 +171,8 @@ class Remote:
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
-        if codec.taken or len(payload) > PIECE_BYTES_MAX:
+        if codec.taken or len(payload) > self._short_bytes_max:
+            codec.check_size(name_to_travel(type(message)), payload)
             parts = codec.take_parts()
             if (
                 len(parts) == 1
@@ -212,7 +215,7 @@ class Remote:
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable(name_to_travel(type(message)), error) from error
-        if codec.taken or len(payload) > PIECE_BYTES_MAX:
+        if codec.taken or len(payload) > self._short_bytes_max:
             codec.take_parts()
             self.send(ref.node, Delivery(message, None, ask, ref.path, ref.uid))
             return
@@ -330,7 +333,7 @@ class Remote:
                 payload = self._codec.pack((SHORT_REPLY, corr, value))
             except (TypeError, ValueError, OverflowError) as error:
                 raise unpackable("answer", error) from error
-            if len(payload) < LARGE_BYTES_MIN:
+            if len(payload) < LARGE_BYTES_MIN and len(payload) <= self._short_bytes_max:
                 link.send_short(payload, (_ANSWERED, value))
                 link.urgent_count = count = link.urgent_count + 1
                 if count >= ANSWERS_TOGETHER:
@@ -360,7 +363,7 @@ class Remote:
         except (TypeError, ValueError, OverflowError) as error:
             codec.take_parts()
             raise unpackable("answer", error) from error
-        if codec.taken or len(payload) > PIECE_BYTES_MAX:
+        if codec.taken or len(payload) > self._short_bytes_max:
             codec.take_parts()
             return False
         link.send_short(payload, (_ANSWERED, value))

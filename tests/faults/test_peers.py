@@ -162,11 +162,14 @@ async def test_send_waits_for_a_peer_that_stops_reading(members: Members) -> Non
                 await sink.send(Number(sender.told, FILLER))
 
         sending = asyncio.create_task(send_all())
-        told = -1
-        while told != sender.told:  # as many as there is room for
-            told = sender.told
-            await asyncio.sleep(0.1)
-        assert 100 < told < 5_000
+
+        def is_half_full() -> bool:
+            lanes = system.cluster.state()["lanes"]
+            waiting = [lane["waiting_bytes"] for lane in lanes if lane["lane"] == "data"]
+            return bool(sum(waiting) * 2 >= system.settings.pending_bytes_max)
+
+        await until("as many wait as may", is_half_full)
+        assert 100 < sender.told < 5_000
         assert not sending.done()
         os.kill(peer.process.pid, signal.SIGCONT)
         await asyncio.wait_for(sending, WAIT_S)

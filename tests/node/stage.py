@@ -108,14 +108,14 @@ class Pair(Stage):
     """Two nodes on one loop. A frame takes 1 ms; `cut` drops it and says so to the sender,
     `lossy` drops it silently."""
 
-    def __init__(self, version: int = 2) -> None:
+    def __init__(self, version: int = 2, **settings: Any) -> None:
         self.cut = self.lossy = False
         self.sent: list[tuple[NodeId, NodeId, bytes]] = []
         self.links: dict[tuple[NodeId, NodeId], Wire] = {}
         self.memories: dict[tuple[NodeId, NodeId], LinkMemory] = {}
         self._version = version
-        super().__init__(A, data_link=lambda to: self.link(A, to))
-        self.far = self.make(B, data_link=lambda to: self.link(B, to))
+        super().__init__(A, data_link=lambda to: self.link(A, to), **settings)
+        self.far = self.make(B, data_link=lambda to: self.link(B, to), **settings)
         self.far_letters: list[DeadLetter] = []
         self.far.events.subscribe(DeadLetter, self.far_letters.append)
 

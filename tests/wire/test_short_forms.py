@@ -7,9 +7,11 @@ from typing import Any
 import msgpack
 import pytest
 
+from node.actor import Actor, on
 from node.codec import DEFINE_SENDER, DEFINE_TAG, DEFINE_TARGET, SHORT_ASK, SHORT_REPLY, SHORT_TELL
 from node.environment import LinkMemory
-from node.messages import message
+from node.errors import ActorFailedError, MessageError
+from node.messages import Ask, message
 from node.names import NAMES_MAX
 from node.streams import only_piece
 from tests.node.stage import A, B, Collector, Greet, Pair
@@ -184,3 +186,44 @@ def test_bytes_of_any_size_come_out_as_they_went_in(size: int) -> None:
         ((_, parts),) = link.large
         assert parts[0] is not data
         assert len(parts[0]) == size
+
+
+@message("short.list")
+class Numbers:
+    """Large without a large field."""
+
+    values: list[int]
+
+
+@message("short.blob.ask")
+class GiveBlob(Ask[bytes]):
+    """Answered with so many bytes."""
+
+    size: int
+    data: bytes = b""
+
+
+class Giver(Actor):
+    """Answers."""
+
+    @on(GiveBlob)
+    def give(self, msg: GiveBlob) -> bytes:
+        return bytes(msg.size)
+
+
+@pytest.mark.parametrize("limit", [20_000, 50_000, 300_000])
+def test_what_is_too_large_is_refused_in_every_form(limit: int) -> None:
+    """The receiver would end the connection: inline, as a part, asked, told, or as an answer."""
+    pair = Pair(envelope_bytes_max=limit)
+    pair.far.spawn(Giver, name="g")
+    pair.settle()
+    ref = pair.to_far("/user/g")
+    pair.run(ref.ask(GiveBlob(1)))
+    for too_large in (Blob(bytes(limit + 1)), Numbers([2**63] * (limit // 8))):
+        with pytest.raises(MessageError, match="may travel"):
+            ref.tell(too_large)
+    with pytest.raises(MessageError, match="may travel"):
+        pair.run(ref.ask(GiveBlob(1, bytes(limit + 1))))
+    with pytest.raises(ActorFailedError, match="may travel"):
+        pair.run(ref.ask(GiveBlob(limit + 1)))
+    assert pair.run(ref.ask(GiveBlob(7))) == bytes(7), "and nothing of it is left over"
