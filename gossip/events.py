@@ -129,6 +129,17 @@ class CloseLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepLinks:
+    """Keep control links to these members open, with heartbeats that tell a frozen process.
+
+    A few, another set at each member, so that everybody is watched by some. Every other control
+    link may be closed when it is idle, or when there are too many. Replaces the set before it.
+    """
+
+    peers: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Remember:
     """Keep these addresses as the last counted members."""
 

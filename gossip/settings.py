@@ -55,11 +55,12 @@ class GossipSettings:
     link_confirmations: int = 2
     refusal_gap_s: float = 0.05  # a dying listener still accepts for a few ms
     crash_evidence: Literal["same-host", "never"] = "same-host"
+    lifeguard: bool = True  # False: plain SWIM, for comparison only
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if isinstance(value, int | float) and not (0 < value < 1e9):
+            if type(value) in (int, float) and not (0 < value < 1e9):
                 raise ValueError(f"{name}={value} must be greater than 0: give a positive number")
         if self.ack_timeout_s >= self.probe_interval_s:
             raise ValueError(
