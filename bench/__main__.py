@@ -1,7 +1,8 @@
 """`python -m bench NAME --json FILE [--quick]`: runs a bench, writes its object, draws a table.
 
 smoke exits 0 also when targets are missed, 1 when a count does not add up. messaging exits 0 when
-all targets are met, 1 when one is missed, 3 when something has no figure. 2 is a wrong call.
+all targets are met, 1 when one is missed, 3 when something has no figure. gossip (simulate or
+processes) exits as smoke does. 2 is a wrong call.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 
 from bench import report, smoke
+from bench.gossip import command as gossip
 from bench.messaging import command as messaging
 
 
@@ -30,9 +32,12 @@ def main() -> int:
         )
         if name == "messaging":
             messaging.add_arguments(one)
+    gossip.add_arguments(benches.add_parser("gossip", help="membership, simulated and real"))
     arguments = parser.parse_args()
     if arguments.bench == "messaging":
         return messaging.run(arguments)
+    if arguments.bench == "gossip":
+        return gossip.run(arguments)
     settings, rows = smoke.run(quick=arguments.quick)
     report.draw(f"bench {arguments.bench}", rows)
     if arguments.json is not None:

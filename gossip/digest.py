@@ -41,7 +41,7 @@ def record_hash(record: Record) -> int:
     """Hash of a reachability record."""
     return _hash(
         "r", _of_id(record.observer), _of_id(record.subject), int(record.unreachable),
-        record.version, record.subject_incarnation,
+        record.version, record.subject_incarnation, int(record.held),
     )  # fmt: skip
 
 

@@ -18,7 +18,8 @@ Address = tuple[str, int]
 class DialOutcome(enum.Enum):
     """What a bare TCP dial met."""
 
-    ACCEPTED = "accepted"
+    ANSWERED = "answered"  # and greeted by the process there: it runs, if only its I/O thread
+    ACCEPTED = "accepted"  # by its kernel
     REFUSED = "refused"
     UNKNOWN = "unknown"  # timed out, no route, anything else: says nothing about the process
 
@@ -220,6 +221,15 @@ class IslandMet:
     other_cluster_id: int
     other_size: int
     we_stop: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivorMet:
+    """A member that we removed is alive, and so is a part of our cluster that removed us: they are
+    never merged. One of the two has to be stopped by an operator; said once a minute."""
+
+    address: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)

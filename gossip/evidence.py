@@ -22,6 +22,7 @@ from gossip.probing import Prober
 CASE_S = 2.0
 REDIAL_GAP_S = 0.01
 CASES_MAX = 4096
+TAKEN = (DialOutcome.ACCEPTED, DialOutcome.ANSWERED)
 
 
 @dataclass(slots=True)
@@ -88,6 +89,8 @@ class LinkEvidence:
         member = self._ground.table.members.get(node)
         if member is None or member.status >= Status.DOWN or node in self._cases:
             return
+        if not self._ground.settings.lifeguard:
+            return
         if len(self._cases) >= CASES_MAX:
             self._ground.counters["link-cases-dropped"] += 1
             return
@@ -113,7 +116,7 @@ class LinkEvidence:
             return False
         gap_s = self._ground.settings.refusal_gap_s
         if event.control is not DialOutcome.REFUSED:
-            if event.control is DialOutcome.ACCEPTED and now - case.lost_at < gap_s:
+            if event.control in TAKEN and now - case.lost_at < gap_s:
                 case.dial_at = now + REDIAL_GAP_S
             else:
                 del self._cases[event.peer]

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from gossip.dissemination import PACKET_RUMOURS_MAX, Rumour, RumourQueue, sends_max
+from gossip.dissemination import Rumour, RumourQueue, is_verdict, packets, sends_max
 from gossip.effects import Publish, Send
 from gossip.events import Address
-from gossip.membership import Member, NodeId, Status, Tombstone
-from gossip.messages import Gossip, Suspicion, SyncReply
-from gossip.reachability import Record
+from gossip.membership import Member, NodeId, Status
+from gossip.messages import Gossip, SyncReply
 from gossip.settings import GossipSettings
 from gossip.table import MembershipTable
 
@@ -40,7 +39,10 @@ class Ground:
         self.unreachable: frozenset[NodeId] = frozenset()
         self.leader: NodeId | None = None
         self.urgent: list[Rumour] = []
+        self.verdict_heard = False  # one that was news, since the last gossip tick was planned
         self._seq = 0
+        self._peers: tuple[int, list[NodeId]] = (-1, [])
+        self._reachable: tuple[list[NodeId], frozenset[NodeId], list[NodeId]] | None = None
 
     def take_identity(self, new_id: NodeId) -> None:
         """Become another process in the eyes of the cluster; only before there is one."""
@@ -48,6 +50,7 @@ class Ground:
         self.self_id = new_id
         self.table = _table_of(self.settings)
         self.table.put_member(me)
+        self._peers = (-1, [])
 
     # effects
 
@@ -72,27 +75,27 @@ class Ground:
 
     def take_rumours(self) -> Gossip | None:
         """Rumours for one packet, if there are any."""
+        if not len(self.rumours):
+            return None
         limit = sends_max(self.settings.rumour_mult, len(self.table.members))
-        return self.rumours.take(limit, self.table.floor)
+        return self.rumours.take(limit, self.table.floor, self.settings.packet_bytes_max)
 
     def originate(self, rumour: Rumour) -> None:
         """News that begins here: spread it, and tell up to `status_fanout` members at once."""
         self.rumours.add(rumour)
         self.urgent.append(rumour)
 
+    def relay(self, rumour: Rumour) -> None:
+        """News that another member told us: spread it; verdicts hurry."""
+        self.rumours.add(rumour)
+        if is_verdict(rumour):
+            self.verdict_heard = True
+
     def flush_urgent(self) -> None:
         """Send what began here to up to `status_fanout` reachable members, in packets."""
         urgent, self.urgent = self.urgent, []
         peers = self.sample(self.reachable_peers(), self.settings.status_fanout)
-        for start in range(0, len(urgent), PACKET_RUMOURS_MAX):
-            part = urgent[start : start + PACKET_RUMOURS_MAX]
-            news = Gossip(
-                members=tuple(item for item in part if isinstance(item, Member)),
-                tombstones=tuple(item for item in part if isinstance(item, Tombstone)),
-                records=tuple(item for item in part if isinstance(item, Record)),
-                suspicions=tuple(item for item in part if isinstance(item, Suspicion)),
-                floor=self.table.floor,
-            )
+        for news in packets(urgent, self.table.floor, self.settings.packet_bytes_max):
             for peer in peers:
                 self.send(peer, news)
 
@@ -109,16 +112,26 @@ class Ground:
         return self._seq
 
     def peers(self) -> list[NodeId]:
-        """Every other member that is not down, sorted."""
-        return sorted(
-            node
-            for node, member in self.table.members.items()
-            if node != self.self_id and member.status < Status.DOWN
-        )
+        """Every other member that is not down, sorted; not to be changed by the caller."""
+        table = self.table
+        if self._peers[0] != table.roster:
+            members = table.members
+            found = [n for n in table.nodes if members[n].status < Status.DOWN]
+            if self.me.status < Status.DOWN:
+                found.remove(self.self_id)
+            self._peers = (table.roster, found)
+        return self._peers[1]
 
     def reachable_peers(self) -> list[NodeId]:
-        """Every other member that is neither down nor unreachable, sorted."""
-        return [node for node in self.peers() if node not in self.unreachable]
+        """Every other member that is neither down nor unreachable, sorted; not to be changed."""
+        peers = self.peers()
+        if not self.unreachable:
+            return peers
+        cached = self._reachable
+        if cached is None or cached[0] is not peers or cached[1] is not self.unreachable:
+            found = [node for node in peers if node not in self.unreachable]
+            cached = self._reachable = (peers, self.unreachable, found)
+        return cached[2]
 
     def member_at(self, address: Address) -> Member | None:
         """The member at an address that is not down, or None."""
@@ -133,8 +146,8 @@ class Ground:
 
     def sample(self, nodes: Iterable[NodeId], count: int) -> list[NodeId]:
         """Up to `count` of them, by chance."""
-        pool = list(nodes)
-        return pool if len(pool) <= count else self.rng.sample(pool, count)
+        pool = nodes if isinstance(nodes, list) else list(nodes)
+        return pool[:] if len(pool) <= count else self.rng.sample(pool, count)
 
 
 def _table_of(settings: GossipSettings) -> MembershipTable:

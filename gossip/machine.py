@@ -1,11 +1,11 @@
 """Who is in the cluster and who is reachable: the membership of one node, as a pure machine.
 
-Decides: joining and founding (`seeking`, `admission`), failure detection (`probing`, `evidence`),
-how news spreads and views are compared, whose word is merged (with `authority` and `hearsay`), when
-a view has converged, and what the leader then does with statuses. Does not decide which side of a
-split lives (downing), nor who hosts what. Called by
-`node.core` with events of `gossip.events`; answers with effects. Holds no clock, no socket, no
-randomness but the generator it is given.
+Decides, with the parts it owns: joining and founding (`seeking`, `admission`), failure detection
+(`probing`, `watching`, `evidence`), how news spreads (`dissemination`), whose word is merged
+(`authority`, `hearsay`), when a view has converged (`convergence`), and what the leader then does
+with statuses (`leading`). Does not decide which side of a split lives (downing), nor who hosts
+what. Called by `node.core` with events of `gossip.events`; answers with effects. Holds no clock,
+no socket, no randomness but the generator it is given.
 
 Convergence (evidence that everybody holds our very view): each member that counts and is reachable
 has reported both our digests, in a frame received after our own view took that value, from that
@@ -18,11 +18,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gossip.admission import GONE_EXIT, Admission
 from gossip.authority import Authority, facts_of, flaw_of
-from gossip.dissemination import Rumour
+from gossip.convergence import Convergence
+from gossip.dissemination import Rumour, RumourQueue
 from gossip.effects import Paused
 from gossip.events import (
     CloseLinks,
@@ -45,6 +46,7 @@ from gossip.events import (
 from gossip.evidence import LinkEvidence
 from gossip.ground import Ground
 from gossip.hearsay import VOICES, Claim, Departure, Hearsay, Promotion
+from gossip.leading import Patience, Step, converged_steps, impatient_steps
 from gossip.membership import (
     NUMBER_MAX,
     Cause,
@@ -70,6 +72,7 @@ from gossip.messages import (
     Nack,
     Ping,
     PingRequest,
+    Suspicion,
     SyncOffer,
     SyncReply,
     ViewSeen,
@@ -93,15 +96,6 @@ EXIT_BY_CAUSE = {
     Cause.LEFT: (0, "left"),
     Cause.DOWNED: (10, "downed"),
 }
-
-
-@dataclass(slots=True)
-class _Report:
-    """The digests a member last reported, and our own view's counter when it did."""
-
-    counter: int
-    equal: bool
-    seen_at_counter: int
 
 
 class GossipMachine:
@@ -130,20 +124,19 @@ class GossipMachine:
         self._verdicts: dict[NodeId, float] = {}  # who says that we are gone, since when
         self._verdict_asked_at = -math.inf
         self._dissolvers: set[NodeId] = set()
-        self._reports: dict[NodeId, _Report] = {}
-        self._differs: dict[NodeId, int] = {}  # gossip ticks for which its view differs from ours
-        self._sync_rounds: dict[NodeId, int] = {}
+        self._convergence = Convergence(ground)
+        self._patience = Patience(ground)
         self._told_gone: dict[NodeId, float] = {}
+        self._told_again: dict[NodeId, float] = {}
+        self._survivors: dict[NodeId, float] = {}  # members that we removed and then met
         self._closing: dict[NodeId, float] = {}
-        self._joined_at: dict[NodeId, float] = {}
-        self._unreachable_since: dict[NodeId, float] = {}
         self._buried_at: dict[NodeId, float] = {}
-        self._acked_counter = -1
-        self._reported_counter = -1
-        self._seen_counter = 0
         self._gossip_at = math.inf
-        self._sync_at = -math.inf
-        self._push_pull_at = math.inf
+        self._gossip_gap_s = settings.gossip_interval_s
+        self._gossiped_at = -math.inf
+        self._settled: tuple[object, ...] = ()  # what was settled last, and until when it holds
+        self._settle_by = math.inf
+        self._roster = -1
         self._leave_by = math.inf
         self._blocked_at = math.inf  # when it is due to be said who blocks convergence
         self._leader: NodeId | None = None
@@ -151,6 +144,7 @@ class GossipMachine:
         self._view_key: object = None
         self._view_version = 0
         self._remembered: tuple[str, ...] = ()
+        self._remembered_roster = -1
         self._left_at: dict[str, float] = {}  # addresses that left in order, and are remembered yet
         self._ended = False
         self._handlers: dict[type, Callable[..., None]] = {
@@ -168,7 +162,7 @@ class GossipMachine:
             Ping: lambda sender, message, now: self._prober.pinged(sender, message),
             Ack: self._acked,
             PingRequest: self._prober.ping_requested,
-            Nack: lambda sender, message, now: self._count("nacks"),
+            Nack: self._prober.nacked,
             Gossip: self._apply,
             ViewSeen: lambda sender, message, now: None,
             ViewSeenAck: self._view_seen_acked,
@@ -216,13 +210,12 @@ class GossipMachine:
             self._evidence.deadline,
             self._admission.deadline,
             self._hearsay.deadline,
+            self._convergence.deadline,
             self._gossip_at,
-            self._push_pull_at,
             self._leave_by,
             self._blocked_at,
-            min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S,
+            self._settle_by,
             min(self._closing.values(), default=math.inf),
-            self._patience_deadline(),
         )
 
     def _take_out(self) -> list[object]:
@@ -270,9 +263,9 @@ class GossipMachine:
         """(observer, subject) of each record that calls a member unreachable, sorted."""
         table = self._ground.table
         return sorted(
-            key
-            for key, record in table.records.items()
-            if record.unreachable and not table.is_void(record)
+            (observer, subject)
+            for subject in table.unreachable
+            for observer in table.accusers(subject)
         )
 
     def explain(self, now: float) -> str:
@@ -282,15 +275,16 @@ class GossipMachine:
         view = self._view
         if view is None or view.converged:
             return "converged"
-        if not view.blocked_by:
+        blocked_by = self.blocked_by
+        if not blocked_by:
             return "waiting for the leader to acknowledge this view"
-        undecided = [node.address for node in view.blocked_by if node in view.unreachable]
+        undecided = [node.address for node in blocked_by if node in view.unreachable]
         if undecided:
             return (
                 f"convergence waits for {', '.join(undecided)}, unreachable and not known to be "
                 f"gone: settled by a return, a restart, or the proof that the process ended"
             )
-        silent = ", ".join(node.address for node in view.blocked_by)
+        silent = ", ".join(node.address for node in blocked_by)
         return f"convergence waits for the report of {silent}"
 
     def accepts(self, sender: NodeId, head: Head) -> bool:
@@ -313,8 +307,6 @@ class GossipMachine:
             self._became_member(now)
 
     def _became_member(self, now: float) -> None:
-        settings, rng = self._ground.settings, self._ground.rng
-        self._push_pull_at = now + settings.push_pull_interval_s * rng.uniform(0.5, 1.0)
         self._admission.start_island_probe(now)
 
     def _peer_frame(self, event: PeerFrame, now: float) -> None:
@@ -328,13 +320,14 @@ class GossipMachine:
             elif self._is_fellow(sender, head, now):
                 self._authority.confirm(sender, sender)
                 self._hearsay.heard(sender)
+                self._prober.frame_came(sender, now)
                 self._messages[type(message)](sender, message, now)
             elif self._is_stranger(sender, head):
                 self._stranger_said(sender, message, now)
             elif isinstance(message, YouAreGone) and self._accuses_back(sender, head):
                 self._told_we_are_gone(sender, message, now)
         if ground.cluster_id and head.cluster_id == ground.cluster_id:
-            self._reported(sender, head, event.messages)
+            self._convergence.reported(sender, head, event.messages, now)
 
     def _join_message(self, sender: NodeId, message: object, now: float) -> None:
         if self._ground.cluster_id:
@@ -411,6 +404,8 @@ class GossipMachine:
         believed = self._hearsay.dialled(event)
         if believed is not None:
             self._believe(believed, now)
+        elif self._prober.dialled(event, now):
+            return
         elif event.attempt == 0:
             self._seeker.dialled(event, now)
             if self._ground.cluster_id:
@@ -433,9 +428,7 @@ class GossipMachine:
 
     def _paused(self, event: Paused, now: float) -> None:
         self._count("pauses")
-        self._reports.clear()
-        self._acked_counter = -1
-        self._reported_counter = -1
+        self._convergence.void_all()
         self._seeker.void(now)
         self._prober.paused(event.gap_s, now)
         self._hearsay.paused(now)
@@ -538,7 +531,10 @@ class GossipMachine:
     # merging news
 
     def _welcomed(self, sender: NodeId, view: Gossip, now: float) -> None:
-        """The view of the cluster that admits us: whoever lets us in decides what we begin with."""
+        """The view of the cluster that admits us: whoever lets us in decides what we begin with.
+
+        None of it is told on: it is no news to anybody but us.
+        """
         ground = self._ground
         if 0 <= view.floor <= NUMBER_MAX:
             ground.table.raise_floor(view.floor)
@@ -551,13 +547,16 @@ class GossipMachine:
                     self._take_member(ours, now)
             else:
                 limit = ground.table.incarnation_limit(member.id)
-                held = replace(member, incarnation=min(member.incarnation, limit))
-                self._take_member(held, now)
+                if member.incarnation > limit:
+                    member = replace(member, incarnation=limit)
+                self._take_member(member, now)
         for stone in view.tombstones:
             if stone.id != ground.self_id and 0 < stone.number <= NUMBER_MAX:
                 self._take_tombstone(stone, now)
         for record in view.records:
             self._take_record(sender, record)
+        ground.rumours = RumourQueue(ground.settings.rumours_max)
+        ground.verdict_heard = False
 
     def _apply(self, sender: NodeId, news: Gossip, now: float) -> None:
         """Merge what a member tells, each item as far as it may tell it."""
@@ -578,12 +577,30 @@ class GossipMachine:
         for suspicion in news.suspicions:
             if suspicion.subject == ground.self_id:
                 self._refute(sender, suspicion.subject, suspicion.incarnation, accused=True)
+            elif self._is_answered(suspicion):
+                self._tell_again(sender, suspicion.subject, now)
             elif suspicion.accuser == ground.self_id:
                 continue  # ours comes back, or never was: we know ourselves whom we suspect
             elif authority.vet_suspicion(sender, suspicion):
                 self._prober.suspect(
                     suspicion.subject, suspicion.incarnation, suspicion.accuser, now, voice=sender
                 )
+
+    def _is_answered(self, suspicion: Suspicion) -> bool:
+        """True when the accused has shown a higher incarnation since."""
+        member = self._ground.table.members.get(suspicion.subject)
+        return member is not None and member.incarnation > suspicion.incarnation
+
+    def _tell_again(self, sender: NodeId, node: NodeId, now: float) -> None:
+        """The sender holds what is over: tell it, at most once per gossip interval and member."""
+        ground = self._ground
+        interval_s = ground.settings.gossip_interval_s
+        if now - self._told_again.get(node, -math.inf) >= interval_s:
+            if len(self._told_again) >= ground.settings.pending_joins_max:
+                self._told_again.clear()
+            self._told_again[node] = now
+            news = Gossip(members=(ground.table.members[node],), floor=ground.table.floor)
+            ground.send(sender, news)
 
     def _take_record(self, sender: NodeId, record: Record) -> None:
         ground = self._ground
@@ -592,7 +609,7 @@ class GossipMachine:
         if record.observer == ground.self_id:
             self._told_of_own_record(sender, record)
         elif ground.table.put_record(record):
-            ground.rumours.add(record)
+            ground.relay(record)
             self._refute(sender, record.subject, record.subject_incarnation, record.unreachable)
 
     def _told_of_own_record(self, sender: NodeId, record: Record) -> None:
@@ -613,6 +630,7 @@ class GossipMachine:
             # Only we raise it, and no relay makes any honest member believe in so high a one.
             self._authority.refuse("incarnation-forged", sender)
             return
+        self._prober.refuted_ourselves()
         # What was too high to be answered before may not be so any more.
         while incarnation >= me.incarnation:
             me = replace(me, incarnation=incarnation + 1)
@@ -673,6 +691,7 @@ class GossipMachine:
         claim = self._authority.vet_member(sender, told, now)
         if claim is None:
             return
+        self._prober.remind(sender, claim.id, claim.incarnation, now)
         ours = table.members.get(claim.id)
         status, up_number, cause = (
             (Status.JOINING, 0, Cause.NONE)
@@ -776,7 +795,7 @@ class GossipMachine:
             node < sender
             and node in members
             and members[node].status in LEADS
-            and self._unreachable_since.get(node, now) > settled_at
+            and self._patience.unreachable_since(node, now) > settled_at
             and not self._prober.doubts(node)
             for node in self._ground.unreachable
         )
@@ -806,14 +825,11 @@ class GossipMachine:
         if before is None:
             self._prober.add(node, now)
             self._evidence.member_appeared(member)
-        if member.status in (Status.JOINING, Status.WEAKLY_UP):
-            self._joined_at.setdefault(node, now)
-        else:
-            self._joined_at.pop(node, None)
+        self._patience.status_moved(member, now)
         if member.status is Status.DOWN:
             self._prober.remove(node)
             self._evidence.forget(node)
-            self._reports.pop(node, None)
+            self._convergence.void(node)
             if member.cause.is_proof:
                 ground.out.append(UnwatchProcess(node))
                 self._close_links(node, now)
@@ -831,8 +847,8 @@ class GossipMachine:
         self._hearsay.forget(node)
         self._prober.remove(node)
         self._evidence.forget(node)
-        self._reports.pop(node, None)
-        self._joined_at.pop(node, None)
+        self._convergence.void(node)
+        self._patience.forget(node)
         self._close_links(node, now)
         if tombstone.cause.is_proof:
             ground.out.append(UnwatchProcess(node))
@@ -848,7 +864,7 @@ class GossipMachine:
         if origin:
             self._ground.originate(rumour)
         else:
-            self._ground.rumours.add(rumour)
+            self._ground.relay(rumour)
 
     def _move(
         self, member: Member, status: Status, now: float, *, up_number: int = 0,
@@ -865,42 +881,13 @@ class GossipMachine:
 
     # comparing views
 
-    def _reported(self, sender: NodeId, head: Head, messages: tuple[object, ...]) -> None:
-        ground, table = self._ground, self._ground.table
-        member = table.members.get(sender)
-        if member is None or member.status >= Status.DOWN:
-            return
-        known = self._reports.get(sender)
-        if known is not None and head.counter < known.counter:
-            return
-        equal = (head.members_digest, head.reach_digest) == (
-            table.members_digest,
-            table.reach_digest,
-        )
-        self._reports[sender] = _Report(head.counter, equal, table.counter)
-        if equal:
-            self._differs.pop(sender, None)
-            self._sync_rounds.pop(sender, None)
-        else:
-            self._differs.setdefault(sender, 0)
-        if equal and any(type(message) is ViewSeen for message in messages):
-            ground.send(sender, ViewSeenAck(head.counter))
-
     def _view_seen_acked(self, sender: NodeId, message: ViewSeenAck, now: float) -> None:
         if sender != self._leader:
             return
         if message.counter > self._ground.table.counter:
             self._authority.refuse("number-impossible", sender)
             return
-        self._acked_counter = max(self._acked_counter, message.counter)
-
-    def _has_seen(self, node: NodeId) -> bool:
-        report = self._reports.get(node)
-        return (
-            report is not None
-            and report.equal
-            and report.seen_at_counter == self._ground.table.counter
-        )
+        self._convergence.acked(message.counter)
 
     def _sync_offered(self, sender: NodeId, message: SyncOffer, now: float) -> None:
         table = self._ground.table
@@ -928,18 +915,13 @@ class GossipMachine:
         self._admission.island_tick(self._seeker.outside_addresses, now)
         if now >= self._gossip_at:
             self._gossip_tick(now)
-        if now >= self._push_pull_at:
-            interval_s = ground.settings.push_pull_interval_s
-            self._push_pull_at = now + interval_s * ground.rng.uniform(0.8, 1.2)
-            for peer in ground.sample(ground.reachable_peers(), 1):
-                ground.send(peer, ground.table.offer())
+        self._convergence.tick(now)
         for node in sorted(n for n, at in self._closing.items() if now >= at):
             del self._closing[node]
             ground.out.append(CloseLinks(node))
         if now >= self._blocked_at:
             self._blocked_at = now + BLOCKED_REPEAT_S
-            nodes = self._blockers(reports=False)
-            ground.publish(ConvergenceBlocked(nodes, self.explain(now)))
+            ground.publish(ConvergenceBlocked(self._convergence.undecided, self.explain(now)))
         if now >= self._leave_by:
             ground.out.append(Exit(0, "left; the others did not acknowledge it in time"))
 
@@ -956,47 +938,24 @@ class GossipMachine:
     def _gossip_tick(self, now: float) -> None:
         ground, settings = self._ground, self._ground.settings
         self._gossip_at = math.inf
-        peers = ground.reachable_peers()
-        for peer in ground.sample(peers, settings.gossip_fanout):
+        self._gossiped_at = now
+        self._gossip_gap_s = min(2 * self._gossip_gap_s, settings.gossip_interval_s)
+        for peer in ground.sample(ground.reachable_peers(), settings.gossip_fanout):
             news = ground.take_rumours()
             if news is None:
                 break
             ground.send(peer, news)
-        if self._leader not in (None, ground.self_id) and (
-            self._acked_counter < ground.table.counter
-        ):
-            self._report_to_leader()
-        for node in self._differs:
-            self._differs[node] += 1
-        ripe = [n for n in peers if self._differs.get(n, 0) >= settings.sync_after_ticks]
-        if ripe and now >= self._sync_at:
-            self._sync_at = now + settings.sync_interval_s * ground.rng.uniform(0.8, 1.2)
-            peer = ground.rng.choice(ripe)
-            rounds = self._sync_rounds[peer] = self._sync_rounds.get(peer, 0) + 1
-            # Exchange by versions first; the full view is the last resort.
-            ground.send(peer, ground.table.offer() if rounds < 3 else ground.table.everything())
 
-    def _report_to_leader(self) -> None:
-        if self._leader is not None:
-            self._ground.send(self._leader, ViewSeen(self._ground.table.counter))
-
-    def _patience_deadline(self) -> float:
-        """When a joiner that waits for convergence is due to become weakly up, or be removed."""
-        if self._leader != self._ground.self_id or not self._joined_at:
-            return math.inf
-        patience_s = self._ground.settings.weakly_up_after_s
-        return min(
-            (at + patience_s for at in map(self._patient_since, self._joined_at)),
-            default=math.inf,
-        )
-
-    def _patient_since(self, node: NodeId) -> float:
-        if node in self._ground.unreachable:
-            return self._unreachable_since.get(node, math.inf)
-        member = self._ground.table.members.get(node)
-        if member is None or member.status is not Status.JOINING:
-            return math.inf
-        return self._joined_at[node]
+    def _plan_gossip(self, now: float) -> None:
+        """While there are rumours there is a tick; after a verdict it comes soon, so that all know
+        within a few of the shortest gaps, and the next ones come later and later."""
+        ground = self._ground
+        if ground.verdict_heard:
+            ground.verdict_heard = False
+            self._gossip_gap_s = ground.settings.hurry_s
+        if len(ground.rumours) and ground.reachable_peers():
+            due = max(now, self._gossiped_at + self._gossip_gap_s)
+            self._gossip_at = min(self._gossip_at, due)
 
     # settling after each event
 
@@ -1005,143 +964,97 @@ class GossipMachine:
         if not ground.cluster_id:
             ground.urgent.clear()
             return
-        for _ in range(SETTLE_STEPS_MAX):
-            self._look_again(now)
-            if self._leader != ground.self_id or not self._lead(now):
-                break
-        else:
-            raise AssertionError("leader actions do not come to rest")
+        state = self._state()
+        if state != self._settled or now >= self._settle_by:
+            for _ in range(SETTLE_STEPS_MAX):
+                self._look_again(now)
+                if self._leader != ground.self_id or not self._lead(now):
+                    break
+            else:
+                raise AssertionError("leader actions do not come to rest")
+            self._publish_view()
+            self._note_blocked(now)
+            self._remember(now)
+            self._settled = self._state()
+            self._settle_by = self._next_settling()
         if ground.urgent:
             ground.flush_urgent()
-        if self._leader not in (None, ground.self_id) and (
-            self._reported_counter != ground.table.counter
-        ):
-            self._reported_counter = ground.table.counter
-            self._report_to_leader()
-        busy = (
-            len(ground.rumours) > 0
-            or bool(self._differs)
-            or (
-                self._leader not in (None, ground.self_id)
-                and self._acked_counter < ground.table.counter
-            )
-        )
-        if busy and ground.reachable_peers():
-            self._gossip_at = min(self._gossip_at, now + ground.settings.gossip_interval_s)
-        self._publish_view()
-        self._note_blocked(now)
-        self._remember(now)
+        self._convergence.plan_report(now)
+        self._plan_gossip(now)
+
+    def _next_settling(self) -> float:
+        """When there is something to settle although nothing has changed."""
+        due = min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S
+        if self._leader == self._ground.self_id:
+            oldest = next(iter(self._buried_at.values()), math.inf)
+            due = min(due, self._patience.deadline, oldest + self._ground.settings.tombstone_ttl_s)
+        return due
+
+    def _state(self) -> tuple[object, ...]:
+        """Everything that settling depends on but time: while it stands there is nothing to do."""
+        return (self._ground.table.version, self._prober.version, self._convergence.version)
 
     def _look_again(self, now: float) -> None:
         """Follow the table: what is unreachable, who leads, which reports still count."""
         ground, table = self._ground, self._ground.table
-        if table.counter != self._seen_counter:
-            self._seen_counter = table.counter
-            self._differs.clear()
-        unreachable = table.unreachable() - {ground.self_id}
-        if unreachable != ground.unreachable:
-            for node in sorted(unreachable ^ ground.unreachable):
+        unreachable = table.unreachable
+        if ground.self_id in unreachable:
+            unreachable -= {ground.self_id}
+        moved = unreachable != ground.unreachable
+        if moved:
+            changed = unreachable ^ ground.unreachable
+            for node in sorted(changed):
+                self._patience.reachability_changed(node, node not in unreachable, now)
                 if node in unreachable:
-                    self._reports.pop(node, None)
-                    self._unreachable_since[node] = now
-                else:
-                    self._unreachable_since.pop(node, None)
+                    self._convergence.void(node)
+                    # Nothing gets through on a connection that is lost; a new dial notices the
+                    # heal at once, where the old one would wait for TCP to try again.
+                    ground.out.append(CloseLinks(node))
                 if node in table.members:
                     ground.publish(ReachabilityChanged(node, node not in unreachable))
             ground.unreachable = unreachable
-            self._prober.reachability_changed(now)
+            self._prober.reachability_changed(changed, now)
+        if moved or self._roster != table.roster:
+            self._roster = table.roster
+            self._prober.choose_watched()
         leader = self._find_leader()
         if leader != self._leader:
             self._leader = ground.leader = leader
-            self._acked_counter = self._reported_counter = -1
+            self._convergence.leader_changed()
+        self._convergence.follow()
         if self._leave_by < math.inf and not ground.reachable_peers():
             ground.out.append(Exit(0, "left; no other reachable member"))
 
     def _find_leader(self) -> NodeId | None:
         ground = self._ground
-        for statuses in (
-            LEADS,
-            (Status.JOINING, Status.WEAKLY_UP, Status.EXITING),
-        ):
-            found = min(
-                (
-                    node
-                    for node, member in ground.table.members.items()
-                    if member.status in statuses and node not in ground.unreachable
-                ),
-                default=None,
-            )
-            if found is not None:
-                return found
-        return None
-
-    def _blockers(self, *, reports: bool = True) -> tuple[NodeId, ...]:
-        """Members for which the view has not converged, sorted.
-
-        reports: we lead, so that those whose report is missing count too.
-        """
-        ground = self._ground
-        blockers = []
-        for node, member in ground.table.members.items():
-            if node == ground.self_id or member.status is Status.DOWN:
+        members, unreachable = ground.table.members, ground.unreachable
+        second: NodeId | None = None
+        for node in ground.table.nodes:
+            status = members[node].status
+            if status is Status.DOWN or node in unreachable:
                 continue
-            undecided = node in ground.unreachable and member.status in (
-                Status.UP,
-                Status.WEAKLY_UP,
-                Status.JOINING,
-            )
-            silent = member.counts and node not in ground.unreachable and not self._has_seen(node)
-            if undecided or (reports and silent):
-                blockers.append(node)
-        return tuple(sorted(blockers))
+            if status in LEADS:
+                return node
+            second = second or node
+        return second
 
     def _lead(self, now: float) -> bool:
-        """One leader action, if one is due; True when it changed the view."""
+        """The leader's steps that are due; True when they changed the view."""
         ground = self._ground
-        members = [ground.table.members[node] for node in sorted(ground.table.members)]
-        if self._lose_patience(members, now):
-            return True
-        if self._blockers():
-            return False
-        for member in members:
-            if member.id in ground.unreachable and member.status < Status.LEAVING:
-                continue
-            match member.status:
-                case Status.JOINING | Status.WEAKLY_UP if member.id not in self._reports and (
-                    member.id != ground.self_id
-                ):
-                    continue  # others say that it is there; we never heard it
-                case Status.JOINING | Status.WEAKLY_UP:
-                    highest = max(other.up_number for other in members)
-                    number = min(1 + highest, NUMBER_MAX)
-                    self._move(member, Status.UP, now, up_number=number)
-                    return True
-                case Status.LEAVING:
-                    self._move(member, Status.EXITING, now)
-                    return True
-                case Status.EXITING | Status.DOWN if member.id != ground.self_id:
-                    self._remove(member, now)
-                    return True
-        return self._prune(now)
+        steps = impatient_steps(ground, self._patience, now)
+        if not steps and self._convergence.is_complete and self._prober.is_sure:
+            steps = converged_steps(ground, self._convergence.has_heard)
+            if not steps:
+                return self._prune(now)
+        for step in steps:
+            self._perform(step, now)
+        return bool(steps)
 
-    def _lose_patience(self, members: list[Member], now: float) -> bool:
-        patience_s = self._ground.settings.weakly_up_after_s
-        for member in members:
-            if member.id in self._joined_at and (
-                now >= self._patient_since(member.id) + patience_s
-            ):
-                if member.id in self._ground.unreachable:
-                    self._move(member, Status.DOWN, now, cause=Cause.NEVER_UP)
-                else:
-                    self._move(member, Status.WEAKLY_UP, now)
-                return True
-            if member.id in self._ground.unreachable and (
-                member.status in (Status.LEAVING, Status.EXITING)
-            ):
-                # A leave is announced after everything unique has stopped.
-                self._move(member, Status.DOWN, now, cause=Cause.LEFT)
-                return True
-        return False
+    def _perform(self, step: Step, now: float) -> None:
+        if step.status is Status.REMOVED:
+            self._remove(step.member, now)
+        else:
+            self._move(step.member, step.status, now, up_number=step.up_number, cause=step.cause)
 
     def _remove(self, member: Member, now: float) -> None:
         cause = Cause.LEFT if member.status is Status.EXITING else member.cause
@@ -1170,13 +1083,16 @@ class GossipMachine:
 
     def _publish_view(self) -> None:
         ground, table = self._ground, self._ground.table
-        leads = self._leader == ground.self_id
-        blocked = self._blockers(reports=leads)
-        converged = not blocked and (leads or self._acked_counter >= table.counter)
+        convergence = self._convergence
+        if self._leader == ground.self_id:
+            converged = convergence.is_complete
+        else:
+            converged = not convergence.undecided and convergence.is_acked
         suspects = self._prober.suspects
+        unresponsive = self._prober.unresponsive & suspects
         key = (
-            table.counter, table.corrections, ground.unreachable, suspects, self._leader,
-            converged, blocked,
+            table.version, ground.unreachable, suspects, unresponsive, self._leader, converged,
+            convergence.undecided,
         )  # fmt: skip
         if key == self._view_key:
             return
@@ -1185,20 +1101,29 @@ class GossipMachine:
         self._view = MembershipView(
             self_id=ground.self_id,
             cluster_id=ground.cluster_id,
-            members=tuple(table.members[node] for node in sorted(table.members)),
+            members=tuple(table.members[node] for node in table.nodes),
             unreachable=ground.unreachable,
             suspects=suspects,
+            unresponsive=unresponsive,
             gone=table.gone,
             leader=self._leader,
             converged=converged,
-            blocked_by=blocked,
+            blocked_by=self.blocked_by,
             version=self._view_version,
         )
         ground.publish(self._view)
 
+    @property
+    def blocked_by(self) -> tuple[NodeId, ...]:
+        """Members for which the view has not converged, as of now; sorted."""
+        convergence = self._convergence
+        if self._leader != self._ground.self_id:
+            return convergence.undecided
+        return tuple(sorted({*convergence.undecided, *convergence.silent}))
+
     def _note_blocked(self, now: float) -> None:
         """An unreachable member that nobody decides about is named, soon and then again."""
-        if not self._blockers(reports=False):
+        if not self._convergence.undecided:
             self._blocked_at = math.inf
         elif self._blocked_at == math.inf:
             self._blocked_at = now + self._ground.settings.weakly_up_after_s
@@ -1210,8 +1135,12 @@ class GossipMachine:
         would found a second cluster beside theirs when all come back.
         """
         ground = self._ground
-        if ground.me.status >= Status.LEAVING:
+        is_due = now >= min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S
+        if ground.me.status >= Status.LEAVING or (
+            self._remembered_roster == ground.table.roster and not is_due
+        ):
             return
+        self._remembered_roster = ground.table.roster
         counted = {node.address for node, m in ground.table.members.items() if m.counts}
         for address, at in list(self._left_at.items()):
             if address in counted or now >= at + REMEMBER_LEFT_S:

@@ -128,8 +128,9 @@ class MembershipView:
     """A frozen picture of the cluster, published at each change to the layers above.
 
     `members` is sorted by address. `unreachable` follows from the records of all observers that
-    are not down; `suspects` are suspected by this node and not unreachable. `gone` maps removed
-    processes to the cause, as far as they are still remembered. `converged` is what this node
+    are not down; `suspects` are suspected by this node and not unreachable, and the processes of
+    the `unresponsive` among them still greet. `gone` maps removed processes to the cause, as far
+    as they are still remembered. `converged` is what this node
     knows: exact on the leader, on others true when the leader acknowledged the present view.
     """
 
@@ -138,6 +139,7 @@ class MembershipView:
     members: tuple[Member, ...]
     unreachable: frozenset[NodeId] = frozenset()
     suspects: frozenset[NodeId] = frozenset()
+    unresponsive: frozenset[NodeId] = frozenset()
     gone: dict[NodeId, Cause] = field(default_factory=dict)
     leader: NodeId | None = None
     converged: bool = False

@@ -1,9 +1,12 @@
 """SWIM: who is probed when, who is suspected, and when a suspect is called unreachable.
 
-Decides the next target (round robin over a shuffled list), the indirect probes, suspicion and its
-end, the re-dial of unreachable members, and this node's own reachability records. Does not decide
-who is a member or gone for good. Used by `gossip.machine`.
-Source: SWIM (DSN 2002); suspicion timeouts: Lifeguard (2018).
+Decides the next target (round robin over a shuffled list, and one of the watched), the indirect
+probes, suspicion and its end, the re-dial of unreachable members, and this node's own reachability
+records. Does not decide who is a member or gone for good. Used by `gossip.machine`.
+Source: SWIM (DSN 2002); local health, nacks, suspicion timeouts, buddy: Lifeguard (2018).
+
+Before its suspicion ends a suspect is dialled: a process whose I/O thread greets lives, whatever
+its event loop does. It is *unresponsive* then, and its suspicion lasts as long as one may.
 """
 
 from __future__ import annotations
@@ -11,24 +14,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from gossip.events import CloseLinks
+from gossip.events import Dial, Dialled, DialOutcome, KeepLinks
 from gossip.ground import Ground
+from gossip.health import LocalHealth
 from gossip.membership import NUMBER_MAX, NodeId, Status
 from gossip.messages import Ack, Gossip, Nack, Ping, PingRequest, Suspicion
 from gossip.reachability import Record
 from gossip.suspicion import suspicion_min_s, suspicion_timeout_s
+from gossip.watching import Watch
 
 OPEN_PINGS_MAX = 4096
+WITNESSES_MAX = 5
+"""More records about one unreachable member say nothing new; half a cluster lost at once would
+otherwise make a quarter of its square of them."""
+NACK_SHARE = 0.8
+"""A helper says so early that its nack arrives before the probe ends."""
+ASK_AFTER_PAUSE = 3
 
 
 @dataclass(slots=True)
 class _Probe:
     target: NodeId
-    seq: int
     indirect_at: float
-    ends_at: float
+    is_watch: bool
     acked: bool = False
+    acked_directly: bool = False
     helpers: frozenset[NodeId] = frozenset()
+    nacked: set[NodeId] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -48,6 +60,8 @@ class _Suspect:
     deadline: float
     accusers: set[NodeId] = field(default_factory=set)
     voices: set[NodeId] = field(default_factory=set)  # whose connections brought the accusations
+    attempt: int = 0  # of the dial before it ends
+    is_alive: bool = False  # its process answered that dial
 
 
 class Prober:
@@ -55,21 +69,30 @@ class Prober:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        self._is_plain = not ground.settings.lifeguard
+        self._health = LocalHealth(ground.settings.health_max)
+        self._watch = Watch(ground.self_id, ground.settings.watched)
         self._order: list[NodeId] = []
-        self._probe: _Probe | None = None
+        self._probes: dict[int, _Probe] = {}
         self._pings: dict[int, _Ping] = {}
         self._relays: list[tuple[float, int]] = []
         self._suspects: dict[NodeId, _Suspect] = {}
+        self._suspects_due = math.inf  # may be early
         self._lost: set[NodeId] = set()  # called unreachable by ourselves, and not heard since
+        self._reminded_at: dict[NodeId, float] = {}
+        self._acked_since_redial: set[NodeId] = set()
         self._next_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
+        self.version = 0  # of `suspects` and `unresponsive`
+        self.is_sure = True  # False after a pause, until a member has answered
 
     # membership of the probe list
 
     def add(self, node: NodeId, now: float) -> None:
         """A member appeared: into the rest of this round, at a random place."""
         self._order.insert(self._ground.rng.randint(0, len(self._order)), node)
+        self._watch.add(node)
         if self._next_at == math.inf:
             self._next_at = now + self._ground.settings.probe_interval_s * self._ground.rng.random()
 
@@ -77,10 +100,13 @@ class Prober:
         """A member is down or removed: no more probes, no suspicion."""
         if node in self._order:
             self._order.remove(node)
-        self._suspects.pop(node, None)
+        self._watch.remove(node)
+        self._end_suspicion(node)
         self._lost.discard(node)
-        if self._probe is not None and self._probe.target == node:
-            self._probe = None
+        self._reminded_at.pop(node, None)
+        self._acked_since_redial.discard(node)
+        for seq in [seq for seq, probe in self._probes.items() if probe.target == node]:
+            del self._probes[seq]
 
     @property
     def suspects(self) -> frozenset[NodeId]:
@@ -88,50 +114,62 @@ class Prober:
         return frozenset(self._suspects) - self._ground.unreachable
 
     @property
+    def unresponsive(self) -> frozenset[NodeId]:
+        """Suspects whose process still greets: their event loop does not get round to us."""
+        return frozenset(n for n, s in self._suspects.items() if s.is_alive)
+
+    @property
+    def health_score(self) -> int:
+        """0: this node seems well; each point stretches its probes by one interval."""
+        return self._health.score
+
+    @property
     def deadline(self) -> float:
-        """The next instant `tick` is due."""
-        due = min(self._next_at, self._redial_at)
-        if self._probe is not None and not self._probe.acked:
-            due = min(due, self._probe.indirect_at)
-        for suspect in self._suspects.values():
-            due = min(due, suspect.deadline)
-        if self._relays:
-            due = min(due, self._relays[0][0])
+        """The next instant `tick` is due; may be early."""
+        due = min(self._next_at, self._redial_at, self._suspects_due)
+        for probe in self._probes.values():
+            if not probe.acked and probe.indirect_at < due:
+                due = probe.indirect_at
+        if self._relays and self._relays[0][0] < due:
+            due = self._relays[0][0]
         return due
 
     # time
 
     def tick(self, now: float) -> None:
         """Everything that is due."""
-        probe = self._probe
-        if probe is not None and not probe.acked and now >= probe.indirect_at:
-            probe.indirect_at = math.inf
-            self._probe_indirectly(probe)
+        for seq, probe in self._probes.items():
+            if not probe.acked and now >= probe.indirect_at:
+                probe.indirect_at = math.inf
+                self._probe_indirectly(seq, probe)
         if now >= self._next_at:
-            self._end_probe(now)
-            self._begin_probe(now)
-        for node in sorted(n for n, s in self._suspects.items() if now >= s.deadline):
-            incarnation = self._suspects.pop(node).incarnation
-            self.mark_unreachable(node, incarnation, now)
+            self._end_probes(now)
+            self._begin_probes(now)
+        if now >= self._suspects_due:
+            self._end_suspicions(now)
         while self._relays and now >= self._relays[0][0]:
             _, seq = self._relays.pop(0)
             ping = self._pings.pop(seq, None)
-            if ping is not None and ping.origin is not None:
+            if ping is not None and ping.origin is not None and not self._is_plain:
                 self._ground.send(ping.origin, Nack(ping.origin_seq))
         if now >= self._redial_at:
             self._redial(now)
 
-    def _begin_probe(self, now: float) -> None:
+    def _begin_probes(self, now: float) -> None:
         ground, settings = self._ground, self._ground.settings
-        self._next_at = now + settings.probe_interval_s
+        factor = 1 if self._is_plain else self._health.factor
+        self._next_at = now + factor * settings.probe_interval_s
         self._forget_old_pings(now)
         target = self._next_target()
         if target is None:
             if not ground.peers():
                 self._next_at = math.inf
             return
-        seq = self._ping(target, now)
-        self._probe = _Probe(target, seq, now + settings.ack_timeout_s, self._next_at)
+        indirect_at = now + factor * settings.ack_timeout_s
+        self._probes[self._ping(target, now)] = _Probe(target, indirect_at, is_watch=False)
+        watched = None if self._is_plain else self._watch.next_subject()
+        if watched not in (None, target):
+            self._probes[self._ping(watched, now)] = _Probe(watched, indirect_at, is_watch=True)
 
     def _next_target(self) -> NodeId | None:
         members, unreachable = self._ground.table.members, self._ground.unreachable
@@ -142,7 +180,7 @@ class Prober:
                 if member is None or member.status >= Status.DOWN or node in unreachable:
                     continue
                 return node
-            self._order = self._ground.peers()
+            self._order = self._ground.peers()[:]
             self._ground.rng.shuffle(self._order)
         return None
 
@@ -152,7 +190,7 @@ class Prober:
         self._pings[seq] = _Ping(target, now)
         ground.send(target, Ping(seq, target))
         suspect = self._suspects.get(target)
-        if suspect is not None:
+        if suspect is not None and not self._is_plain:
             # Buddy: the accused hears the accusation first, in this very frame.
             accusation = Suspicion(target, suspect.incarnation, ground.self_id)
             ground.send(target, Gossip(suspicions=(accusation,), floor=ground.table.floor))
@@ -163,62 +201,128 @@ class Prober:
 
     def _forget_old_pings(self, now: float) -> None:
         # An ack that comes late still counts; one that never comes is forgotten in the end.
-        limit_s = 10 * self._ground.settings.probe_interval_s
+        limit_s = 20 * self._ground.settings.probe_interval_s
         while self._pings:
             seq = next(iter(self._pings))
             if now - self._pings[seq].sent_at < limit_s and len(self._pings) < OPEN_PINGS_MAX:
                 return
             del self._pings[seq]
 
-    def _probe_indirectly(self, probe: _Probe) -> None:
+    def _probe_indirectly(self, seq: int, probe: _Probe) -> None:
         ground = self._ground
         helpers = ground.sample(
-            (node for node in ground.reachable_peers() if node != probe.target),
+            (
+                node
+                for node in ground.reachable_peers()
+                if node != probe.target and (self._is_plain or node not in self._suspects)
+            ),
             ground.settings.indirect_probes,
         )
         probe.helpers = frozenset(helpers)
         for helper in helpers:
-            ground.send_with_rumours(helper, PingRequest(probe.seq, probe.target))
+            ground.send_with_rumours(helper, PingRequest(seq, probe.target))
 
-    def _end_probe(self, now: float) -> None:
-        probe, self._probe = self._probe, None
-        if probe is None or probe.acked:
-            return
-        member = self._ground.table.members.get(probe.target)
-        if member is not None and member.status < Status.DOWN:
+    def _end_probes(self, now: float) -> None:
+        probes, self._probes = self._probes, {}
+        for probe in probes.values():
+            if not self._is_plain:
+                self._learn_from(probe, now)
+            member = self._ground.table.members.get(probe.target)
+            if probe.acked or member is None or member.status >= Status.DOWN:
+                continue
+            if not self._is_plain and self._accuses_too_many():
+                self._ground.counters["accusations-withheld"] += 1
+                continue
             self.suspect(probe.target, member.incarnation, self._ground.self_id, now)
+
+    def _learn_from(self, probe: _Probe, now: float) -> None:
+        """What the end of a probe says of ourselves, and of a member that comes and goes."""
+        if probe.acked:
+            self._health.better()
+        else:
+            missed = len(probe.helpers) - len(probe.nacked)
+            self._health.worse(missed if probe.helpers else 1)
+        if not probe.is_watch:
+            self._health.answered(probe.acked_directly)
+        elif self._watch.probed(probe.target, probe.acked_directly, now, self._health.loss) and (
+            self._health.score <= 1
+        ):
+            self._ground.counters["held-for-losses"] += 1
+            self._hold(probe.target, now)
+
+    def _accuses_too_many(self) -> bool:
+        """Who is not well itself, and has many accusations open, is to be doubted."""
+        own = self._ground.self_id
+        return self._health.score > 0 and (
+            sum(own in suspect.accusers for suspect in self._suspects.values())
+            >= self._ground.settings.accusations_max
+        )
 
     def _redial(self, now: float) -> None:
         ground, settings = self._ground, self._ground.settings
-        unreachable = [node for node in ground.peers() if node in ground.unreachable]
-        if not unreachable:
+        lost = [node for node in ground.peers() if node in ground.unreachable]
+        if not lost:
             self._redial_at = math.inf
             return
         self._redial_at = now + settings.redial_interval_s
+        count = min(len(lost), settings.redials_per_s_max)
         begin = 0
-        if self._redialled is not None and len(unreachable) > settings.redials_per_s_max:
-            begin = sum(node <= self._redialled for node in unreachable) % len(unreachable)
-        count = min(len(unreachable), settings.redials_per_s_max)
-        for node in [unreachable[(begin + i) % len(unreachable)] for i in range(count)]:
-            self._redialled = node
+        if self._redialled is not None and count < len(lost):
+            begin = sum(node <= self._redialled for node in lost) % len(lost)
+        chosen = [lost[(begin + i) % len(lost)] for i in range(count)]
+        self._redialled = chosen[-1]
+        for node in dict.fromkeys([*self._watch.held, *chosen]):
+            if self._watch.is_held(node):
+                self._watch.pinged_held(node, node in self._acked_since_redial)
+                self._acked_since_redial.discard(node)
+                if self._watch.may_return(node):
+                    self._release(node)
             self._ping(node, now)
             own = ground.table.records.get((ground.self_id, node))
             if own is not None and own.unreachable:
                 ground.send(node, Gossip(records=(own,), floor=ground.table.floor))
 
-    def reachability_changed(self, now: float) -> None:
-        """The unreachable set moved: re-dial while it is not empty."""
-        if self._ground.unreachable and self._redial_at == math.inf:
-            self._redial_at = now + self._ground.settings.redial_interval_s
+    def reachability_changed(self, changed: frozenset[NodeId], now: float) -> None:
+        """The unreachable set moved: re-dial while it is not empty, watch others instead."""
+        ground = self._ground
+        for node in changed:
+            self.version += 1
+            if node in ground.unreachable:
+                for seq in [s for s, probe in self._probes.items() if probe.target == node]:
+                    del self._probes[seq]
+            else:
+                self._watch.returned(node, now)
+        if ground.unreachable and self._redial_at == math.inf:
+            self._redial_at = now + ground.settings.redial_interval_s
+
+    def choose_watched(self) -> None:
+        """The roster or the unreachable set moved: another set may have to be watched."""
+        if not self._is_plain and self._watch.follow(self._ground.unreachable):
+            self._ground.out.append(KeepLinks(self._watch.subjects))
 
     def paused(self, gap_s: float, now: float) -> None:
-        """We did not run: what was not answered meanwhile is our own fault."""
-        self._probe = None
+        """We did not run: what was not answered meanwhile is our own fault.
+
+        Until a member has answered we cannot know whether we still are one: we neither answer for
+        others nor lead.
+        """
+        if self._is_plain:
+            return
+        ground = self._ground
+        self._probes.clear()
+        self._relays.clear()
+        self._health.worse()
         for suspect in self._suspects.values():
             suspect.since += gap_s
             suspect.deadline += gap_s
+        self._suspects_due += gap_s
         if self._next_at < math.inf:
-            self._next_at = now + self._ground.settings.probe_interval_s
+            self._next_at = now + ground.settings.probe_interval_s
+        asked = ground.sample(ground.reachable_peers(), ASK_AFTER_PAUSE)
+        self._pings.clear()  # what answers them says nothing of now
+        self.is_sure = not asked
+        for node in asked:
+            self._ping(node, now)
 
     def probe_soon(self, node: NodeId, now: float) -> None:
         """Ping a member at once, out of turn."""
@@ -243,13 +347,25 @@ class Prober:
         if message.target == ground.self_id:
             ground.send(sender, Ack(message.seq))
             return
-        if message.target not in ground.table.members or len(self._pings) >= OPEN_PINGS_MAX:
+        if (
+            message.target not in ground.table.members
+            or len(self._pings) >= OPEN_PINGS_MAX
+            or not self.is_sure
+        ):
             ground.counters["ping-request-dropped"] += 1
             return
         seq = ground.next_seq()
         self._pings[seq] = _Ping(message.target, now, sender, message.seq)
-        self._relays.append((now + ground.settings.ack_timeout_s, seq))
+        self._relays.append((now + NACK_SHARE * ground.settings.ack_timeout_s, seq))
         ground.send(message.target, Ping(seq, message.target))
+
+    def nacked(self, sender: NodeId, message: Nack, now: float) -> None:
+        """A helper lives and had no ack: the failure is not ours."""
+        probe = self._probes.get(message.seq)
+        if probe is None or sender not in probe.helpers:
+            self._ground.counters["nack-unasked"] += 1
+        else:
+            probe.nacked.add(sender)
 
     def acked(self, sender: NodeId, message: Ack, now: float) -> None:
         """A sign of life: direct from the target, or relayed by a helper that we asked.
@@ -268,7 +384,7 @@ class Prober:
                 self._ground.send(ping.origin, Ack(ping.origin_seq))
                 self.heard(sender, now)
             return
-        probe = self._probe if self._probe and self._probe.seq == message.seq else None
+        probe = self._probes.get(message.seq)
         if direct:
             del self._pings[message.seq]
             self.heard(sender, now)
@@ -277,14 +393,23 @@ class Prober:
             return
         if probe is not None:
             probe.acked = True
+            probe.acked_directly = probe.acked_directly or direct
 
     def heard(self, node: NodeId, now: float) -> None:
         """A round trip to the member itself: our suspicion and our record end."""
-        self._suspects.pop(node, None)
+        self.is_sure = True
+        self._end_suspicion(node)
         self._lost.discard(node)
+        if self._watch.is_held(node):
+            self._acked_since_redial.add(node)
+            return
         own = self._ground.table.records.get((self._ground.self_id, node))
         if own is not None and own.unreachable:
             self._record(node, unreachable=False)
+
+    def frame_came(self, node: NodeId, now: float) -> None:
+        """Anything came over a connection of this member: it is there, if it answers or not."""
+        self._watch.heard(node, now)
 
     # verdicts
 
@@ -315,24 +440,65 @@ class Prober:
             suspect = None
         if suspect is None:
             suspect = self._suspects[node] = _Suspect(incarnation, now, math.inf)
-        elif accuser in suspect.accusers:
-            suspect.voices.add(voice or ground.self_id)
-            self._set_deadline(suspect)
+            self.version += 1
+        is_known = accuser in suspect.accusers
+        is_enough = len(suspect.accusers) > ground.settings.suspicion_confirmations
+        suspect.voices.add(voice or ground.self_id)
+        if not is_known and not is_enough:
+            suspect.accusers.add(accuser)
+        self._set_deadline(suspect)
+        if is_known or (is_enough and accuser != ground.self_id):
             return False
         suspect.accusers.add(accuser)
-        suspect.voices.add(voice or ground.self_id)
-        self._set_deadline(suspect)
-        ground.rumours.add(Suspicion(node, incarnation, accuser))
-        if accuser == ground.self_id:
-            accusation = Suspicion(node, incarnation, accuser)
+        accusation = Suspicion(node, incarnation, accuser)
+        ground.rumours.add(accusation)
+        if accuser == ground.self_id and not self._is_plain:
             ground.urgent.append(accusation)
             ground.send(node, Gossip(suspicions=(accusation,), floor=ground.table.floor))
         return True
 
     def _set_deadline(self, suspect: _Suspect) -> None:
         confirmations = min(len(suspect.accusers), len(suspect.voices)) - 1
+        if suspect.is_alive:
+            confirmations = 0  # that it does not answer is no news any more
         due = suspect.since + self._timeout_s(confirmations)
         suspect.deadline = min(suspect.deadline, due)
+        self._suspects_due = min(self._suspects_due, self._look_at(suspect))
+
+    def _look_at(self, suspect: _Suspect) -> float:
+        """When something is to be done about a suspect: first it is dialled, then it ends."""
+        if suspect.attempt or self._is_plain:
+            return suspect.deadline
+        return suspect.deadline - self._ground.settings.dial_timeout_s
+
+    def _end_suspicions(self, now: float) -> None:
+        for node in sorted(n for n, s in self._suspects.items() if now >= self._look_at(s)):
+            suspect = self._suspects[node]
+            if now >= suspect.deadline:
+                self._end_suspicion(node)
+                self.mark_unreachable(node, suspect.incarnation, now)
+            elif not suspect.attempt:
+                suspect.attempt = self._ground.next_seq()
+                self._ground.out.append(Dial(node, suspect.attempt))
+        self._suspects_due = min(map(self._look_at, self._suspects.values()), default=math.inf)
+
+    def dialled(self, event: Dialled, now: float) -> bool:
+        """The last question to a suspect is answered; True when it was ours."""
+        suspect = self._suspects.get(event.peer)
+        if suspect is None or suspect.attempt == 0 or suspect.attempt != event.attempt:
+            return False
+        if event.control is DialOutcome.ANSWERED and not suspect.is_alive:
+            suspect.is_alive = True
+            suspect.deadline = math.inf
+            suspect.attempt = 0  # it is asked again in the end
+            self._set_deadline(suspect)
+            self.version += 1
+            self._ground.counters["unresponsive"] += 1
+        return True
+
+    def _end_suspicion(self, node: NodeId) -> None:
+        if self._suspects.pop(node, None) is not None:
+            self.version += 1
 
     def suspect_at_minimum(self, node: NodeId, now: float) -> None:
         """Suspicion on stronger evidence than silence: it lasts its minimum only."""
@@ -343,6 +509,7 @@ class Prober:
         suspect = self._suspects.get(node)
         if suspect is not None:
             suspect.deadline = min(suspect.deadline, now + self._min_s())
+            self._suspects_due = min(self._suspects_due, self._look_at(suspect))
 
     def _min_s(self) -> float:
         settings = self._ground.settings
@@ -353,6 +520,8 @@ class Prober:
     def _timeout_s(self, confirmations: int) -> float:
         settings = self._ground.settings
         low_s = self._min_s()
+        if self._is_plain:
+            return low_s
         # The accused and we ourselves cannot confirm.
         expected = min(settings.suspicion_confirmations, len(self._ground.reachable_peers()) - 1)
         return suspicion_timeout_s(
@@ -363,24 +532,63 @@ class Prober:
         """The member showed a higher incarnation: older suspicions are answered."""
         suspect = self._suspects.get(node)
         if suspect is not None and incarnation > suspect.incarnation:
-            del self._suspects[node]
+            self._end_suspicion(node)
         self._ground.rumours.drop_suspicions_of(node)
+
+    def refuted_ourselves(self) -> None:
+        """We had to answer an accusation: we are not as well as we believe."""
+        if not self._is_plain:
+            self._health.worse()
+
+    def remind(self, sender: NodeId, node: NodeId, incarnation: int, now: float) -> None:
+        """A member told us that another one is alive as of an incarnation at which we hold an
+        accusation: send that to both, once per gossip interval."""
+        ground = self._ground
+        suspect = self._suspects.get(node)
+        if suspect is None or self._is_plain or incarnation > suspect.incarnation:
+            return
+        interval_s = ground.settings.gossip_interval_s
+        if now - self._reminded_at.get(node, -math.inf) < interval_s:
+            return
+        self._reminded_at[node] = now
+        accusation = Suspicion(node, suspect.incarnation, min(suspect.accusers))
+        news = Gossip(suspicions=(accusation,), floor=ground.table.floor)
+        for to in dict.fromkeys((sender, node)):
+            ground.send(to, news)
 
     def mark_unreachable(self, node: NodeId, incarnation: int, now: float) -> None:
         """Write our record: this member is unreachable for us."""
-        member = self._ground.table.members.get(node)
+        ground = self._ground
+        member = ground.table.members.get(node)
         if member is None or member.status >= Status.DOWN:
             return
-        self._suspects.pop(node, None)
+        self._end_suspicion(node)
         if incarnation < member.incarnation:
             return
         self._lost.add(node)
-        own = self._ground.table.records.get((self._ground.self_id, node))
-        if own is None or not own.unreachable or own.subject_incarnation < member.incarnation:
+        if self._watch.is_flapping(node, now) and not self._is_plain:
+            ground.counters["held-for-flapping"] += 1
+            self._hold(node, now)
+            return
+        own = ground.table.records.get((ground.self_id, node))
+        if own is not None and own.unreachable and own.subject_incarnation >= member.incarnation:
+            return
+        if len(ground.table.accusers(node)) < WITNESSES_MAX:
             self._record(node, unreachable=True)
-            # Nothing gets through on this connection; a new dial notices the heal at once, where
-            # the old one would wait for TCP to try again.
-            self._ground.out.append(CloseLinks(node))
+
+    def _hold(self, node: NodeId, now: float) -> None:
+        """From now on it is unreachable for us until it has answered for long."""
+        self._end_suspicion(node)
+        self._watch.hold(node)
+        own = self._ground.table.records.get((self._ground.self_id, node))
+        if own is None or not (own.unreachable and own.held):
+            self._record(node, unreachable=True, held=True)
+
+    def _release(self, node: NodeId) -> None:
+        self._watch.release(node)
+        own = self._ground.table.records.get((self._ground.self_id, node))
+        if own is not None and own.unreachable:
+            self._record(node, unreachable=False)
 
     def reassert(self, forged: Record) -> None:
         """Others hold a record of ours that we never wrote: replace it by what is true."""
@@ -395,6 +603,7 @@ class Prober:
             own is not None and own.unreachable,
             forged.version + 1,
             subject.incarnation,
+            own is not None and own.held,
         )
         if forged.version >= NUMBER_MAX:
             # No later word is left, so that all must keep this one; its subject can answer it.
@@ -402,7 +611,7 @@ class Prober:
         if ground.table.put_record(record):
             ground.originate(record)
 
-    def _record(self, node: NodeId, *, unreachable: bool) -> None:
+    def _record(self, node: NodeId, *, unreachable: bool, held: bool = False) -> None:
         ground = self._ground
         own = ground.table.records.get((ground.self_id, node))
         record = Record(
@@ -411,6 +620,7 @@ class Prober:
             unreachable,
             1 if own is None else min(own.version + 1, NUMBER_MAX),
             ground.table.members[node].incarnation,
+            held,
         )
         if ground.table.put_record(record):
             ground.originate(record)

@@ -10,13 +10,17 @@ from dataclasses import dataclass
 
 from gossip.membership import NodeId
 
+HOLDERS_MIN = 2
+"""One alone is as likely to be the one whose network is bad."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """`observer` holds `subject`, at this incarnation, unreachable or reachable again.
 
     Only the observer writes a new `version`. A record is void once the subject shows a higher
-    incarnation: it lives, and has answered the accusation.
+    incarnation: it lives, and has answered the accusation. Not so when two observers *hold* it: it
+    comes and goes, or hardly answers, so that its word that it lives is no news.
     """
 
     observer: NodeId
@@ -24,6 +28,7 @@ class Record:
     unreachable: bool
     version: int
     subject_incarnation: int
+    held: bool = False
 
     @property
     def key(self) -> tuple[NodeId, NodeId]:
@@ -36,5 +41,10 @@ def merge_records(ours: Record, theirs: Record) -> Record:
     return max(
         ours,
         theirs,
-        key=lambda record: (record.version, record.unreachable, record.subject_incarnation),
+        key=lambda record: (
+            record.version,
+            record.unreachable,
+            record.subject_incarnation,
+            record.held,
+        ),
     )

@@ -25,13 +25,17 @@ class GossipSettings:
     suspicion_mult: float = 4.0  # least suspicion = mult x log10 N x probe_interval_s
     suspicion_max_mult: float = 6.0  # greatest = this x the least, falls with confirmations
     suspicion_confirmations: int = 3
+    health_max: int = 8  # local health stretches probes to at most 1 + so many intervals
+    accusations_max: int = 8  # open ones of a node that is not well itself
+    watched: int = 4  # members on whom each one keeps an eye, and a link
     gossip_interval_s: float = 0.2
+    hurry_s: float = 0.02  # after a verdict the next gossip ticks come so soon, then twice as late
     gossip_fanout: int = 3
+    packet_bytes_max: int = 4096  # of rumours; a link is a byte stream, no datagram
     rumour_mult: float = 4.0  # each rumour is sent mult x log10(N + 1) times by each member
     status_fanout: int = 8  # a change of status goes to so many members at once
     sync_after_ticks: int = 2  # views that differ for so many gossip ticks are exchanged
     sync_interval_s: float = 1.0  # at most one exchange started per this time
-    push_pull_interval_s: float = 30.0
     join_retry_s: float = 0.1
     join_retry_max_s: float = 2.0
     answer_valid_s: float = 5.0  # an answer "I am looking too" is evidence for so long

@@ -6,13 +6,14 @@ tell whom, nor when a status moves. Owned by `gossip.machine.GossipMachine`.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import replace
 
 from gossip import digest
 from gossip.membership import NUMBER_MAX, Cause, Member, NodeId, Status, Tombstone, merge_members
 from gossip.messages import Gossip, SyncOffer, SyncReply
-from gossip.reachability import Record, merge_records
+from gossip.reachability import HOLDERS_MIN, Record, merge_records
 
 
 class MembershipTable:
@@ -20,6 +21,9 @@ class MembershipTable:
 
     `members_max`, `records_max` and `tombstones_max` bound it; what does not fit is counted in
     `dropped`.
+
+    `version` grows with every change, `counter` with those of the digests, `roster` when a member
+    comes, goes or moves its status: whoever derives something from the table looks at these first.
     """
 
     def __init__(
@@ -36,8 +40,11 @@ class MembershipTable:
         self.members_digest = 0
         self.reach_digest = 0
         self.counter = 0
+        self.version = 0
+        self.roster = 0
         self.dropped = 0
-        self.corrections = 0  # of what no digest tells: a member's own word against a relay's
+        self.nodes: list[NodeId] = []  # of all members, sorted
+        self.unreachable: frozenset[NodeId] = frozenset()  # that some record which is not void says
         self.gone: dict[NodeId, Cause] = {}
         self._members_max = members_max
         self._records_max = records_max
@@ -45,6 +52,8 @@ class MembershipTable:
         self._incarnation_jump_max = incarnation_jump_max
         self._said_incarnations: dict[NodeId, int] = {}
         self._hashes: dict[NodeId, int] = {}
+        self._records_of: dict[NodeId, dict[NodeId, Record]] = {}  # subject → observer → record
+        self._records_by: dict[NodeId, set[NodeId]] = {}  # observer → subjects
 
     # merging
 
@@ -75,12 +84,21 @@ class MembershipTable:
             if merged == ours:
                 return False
         self.members[member.id] = merged
+        self.version += 1
         before, after = self._hashes.get(member.id, 0), digest.member_hash(merged)
         if before != after:
             self._hashes[member.id] = after
             self._members_moved(after - before)
-        elif ours is not None and merged != replace(ours, incarnation=merged.incarnation):
-            self.corrections += 1
+        if ours is None:
+            insort(self.nodes, member.id)
+            self.roster += 1
+        elif ours.status is not merged.status:
+            self.roster += 1
+            if merged.status is Status.DOWN:
+                for subject in self._records_by.get(member.id, ()):
+                    self._look_at(subject)
+        if ours is not None and ours.incarnation != merged.incarnation:
+            self._look_at(member.id)
         return True
 
     def bury(self, tombstone: Tombstone) -> bool:
@@ -124,7 +142,10 @@ class MembershipTable:
             return False
         before = digest.record_hash(ours) if ours is not None else 0
         self.records[record.key] = merged
+        self._records_of.setdefault(record.subject, {})[record.observer] = merged
+        self._records_by.setdefault(record.observer, set()).add(record.subject)
         self._reach_moved(digest.record_hash(merged) - before)
+        self._look_at(record.subject)
         return True
 
     def raise_floor(self, floor: int) -> bool:
@@ -141,19 +162,52 @@ class MembershipTable:
     def _take_out(self, node: NodeId) -> bool:
         if self.members.pop(node, None) is None:
             return False
+        del self.nodes[bisect_left(self.nodes, node)]
+        self.roster += 1
         self._members_moved(-self._hashes.pop(node))
         self._said_incarnations.pop(node, None)
-        for key in [key for key in self.records if node in key]:
-            self._reach_moved(-digest.record_hash(self.records.pop(key)))
+        for observer in list(self._records_of.get(node, ())):
+            self._drop_record(observer, node)
+        for subject in list(self._records_by.get(node, ())):
+            self._drop_record(node, subject)
+            self._look_at(subject)
+        self.unreachable -= {node}
         return True
+
+    def _drop_record(self, observer: NodeId, subject: NodeId) -> None:
+        self._reach_moved(-digest.record_hash(self.records.pop((observer, subject))))
+        of, by = self._records_of[subject], self._records_by[observer]
+        del of[observer]
+        by.discard(subject)
+        if not of:
+            del self._records_of[subject]
+        if not by:
+            del self._records_by[observer]
+
+    def _look_at(self, subject: NodeId) -> None:
+        """Records about the subject, or what makes them void, have changed."""
+        is_unreachable = bool(self._standing(subject))
+        if is_unreachable is not (subject in self.unreachable):
+            self.unreachable ^= {subject}
+
+    def _standing(self, subject: NodeId) -> list[Record]:
+        records = [r for r in self._records_of.get(subject, {}).values() if r.unreachable]
+        holders = [r for r in records if r.held and self._is_heeded(r)]
+        is_held = len(holders) >= HOLDERS_MIN
+        return [r for r in records if (is_held and r in holders) or not self.is_void(r)]
+
+    def _is_heeded(self, record: Record) -> bool:
+        return self.members[record.observer].status is not Status.DOWN
 
     def _members_moved(self, delta: int) -> None:
         self.members_digest = (self.members_digest + delta) & digest.MASK
         self.counter += 1
+        self.version += 1
 
     def _reach_moved(self, delta: int) -> None:
         self.reach_digest = (self.reach_digest + delta) & digest.MASK
         self.counter += 1
+        self.version += 1
 
     # reading
 
@@ -166,38 +220,33 @@ class MembershipTable:
         """The member itself showed this incarnation."""
         if node in self.members and incarnation > self._said_incarnations.get(node, 0):
             self._said_incarnations[node] = incarnation
+            self._look_at(node)
+            self.version += 1
 
     def incarnation_limit(self, node: NodeId) -> int:
         """The greatest incarnation at which an accusation of the member can still be answered."""
         return self._said_incarnations.get(node, 0) + self._incarnation_jump_max
 
     def is_void(self, record: Record) -> bool:
-        """True when the record says nothing: its observer is down, or its subject answered it, or
-        could not answer it (nobody honest wrote it so)."""
-        observer, subject = self.members[record.observer], self.members[record.subject]
-        incarnation = record.subject_incarnation
+        """True when the record by itself says nothing: its observer is down, or its subject
+        answered it, or could not answer it (nobody honest wrote it so)."""
+        subject, incarnation = self.members[record.subject], record.subject_incarnation
         return (
-            observer.status is Status.DOWN
+            not self._is_heeded(record)
             or subject.incarnation > incarnation
             or incarnation > self.incarnation_limit(record.subject)
         )
 
-    def unreachable(self) -> frozenset[NodeId]:
-        """Members that some record which is not void calls unreachable."""
-        if not self.records:
-            return frozenset()
-        return frozenset(
-            record.subject
-            for record in self.records.values()
-            if record.unreachable and not self.is_void(record)
-        )
+    def accusers(self, subject: NodeId) -> list[NodeId]:
+        """Whose records call this member unreachable, those that are void left out; sorted."""
+        return sorted(record.observer for record in self._standing(subject))
 
     # exchange by versions
 
     def everything(self) -> Gossip:
         """The whole table as news: for a welcome, and the last resort of an exchange."""
         return Gossip(
-            members=tuple(self.members[node] for node in sorted(self.members)),
+            members=tuple(self.members[node] for node in self.nodes),
             tombstones=tuple(self.tombstones[node] for node in sorted(self.tombstones)),
             records=tuple(self.records[key] for key in sorted(self.records)),
             floor=self.floor,
@@ -206,7 +255,7 @@ class MembershipTable:
     def offer(self) -> SyncOffer:
         """What we hold, by hash and version."""
         return SyncOffer(
-            members=tuple((node, self._hashes[node]) for node in sorted(self.members)),
+            members=tuple((node, self._hashes[node]) for node in self.nodes),
             tombstones=tuple(
                 (node, digest.tombstone_hash(self.tombstones[node]))
                 for node in sorted(self.tombstones)
@@ -223,7 +272,7 @@ class MembershipTable:
         """
         members, stones = dict(offer.members), dict(offer.tombstones)
         versions = {(observer, subject): version for observer, subject, version in offer.records}
-        differ = [node for node in sorted(self.members) if self._hashes[node] != members.get(node)]
+        differ = [node for node in self.nodes if self._hashes[node] != members.get(node)]
         stone_hashes = {
             node: digest.tombstone_hash(stone) for node, stone in self.tombstones.items()
         }

@@ -1,8 +1,9 @@
 """The only shell: feeds the core with events, performs its effects, arms one timer.
 
 Decides nothing a machine decides. It measures one thing itself: that this process did not run
-although it was due (a pause), at the first instruction of every callback that reaches it. Built by
-`node.system`, in production and in the testkit alike.
+although it was due (a pause), at the first instruction of every callback that reaches it. After a
+pause it hands in what waited in the sockets before it lets a timer act: whoever answered in time
+must not be accused for it. Built by `node.system`, in production and in the testkit alike.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gossip.events import (
     Dialled,
     DialOutcome,
     Exit,
+    KeepLinks,
     LinkLost,
     PeerFrame,
     ProcessEnded,
@@ -40,6 +42,9 @@ from singleton.effects import RouteSingleton, StartInstance, StopInstance
 logger = logging.getLogger(__name__)
 
 DIALS_MAX = 256
+# After a pause no timer acts for so long; libzmq's threads have slept as well, and need some
+# milliseconds to hand over what the kernel holds.
+DRAIN_S = 0.05
 BUG_EXIT = 70
 
 
@@ -123,6 +128,7 @@ class Daemon:
         self._renamed = renamed
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
+        self._no_tick_before = -math.inf
         self._closed = False
         self._dials: set[asyncio.Task[None]] = set()
         self._logged: set[str] = set()
@@ -139,6 +145,7 @@ class Daemon:
             WatchProcess: self._watch,
             UnwatchProcess: lambda effect: environment.processes.unwatch(effect.peer),
             CloseLinks: lambda effect: transport.close_links(effect.peer),
+            KeepLinks: lambda effect: transport.keep_links(effect.peers),
             Remember: lambda effect: environment.state.save(effect.addresses),
             TakeIdentity: self._take_identity,
             Exit: lambda effect: self._exited(effect),
@@ -175,7 +182,9 @@ class Daemon:
         now = self._clock()
         gap_s = now - self._due
         if gap_s > self._pause_s:
-            self._due = math.inf  # one gap is told once
+            # One gap is told once, though the machines' timers are late until they are ticked.
+            self._due = math.inf
+            self._no_tick_before = now + DRAIN_S
             self.counters["pauses"] += 1
             logger.warning("this process did not run for a while", extra={"gap_s": round(gap_s, 3)})
             self._perform(self._step(lambda: self._core.handle(Paused(gap_s), now)))
@@ -187,6 +196,9 @@ class Daemon:
             return
         due = self._due
         now = self._look_at_the_clock()
+        if now < self._no_tick_before:
+            self._rearm()
+            return
         # Timers may fire a little early; without max() the core would see "not yet" and we'd spin.
         at = max(now, due) if due < math.inf else now
         self._perform(self._step(lambda: self._core.tick(at)))
@@ -198,7 +210,7 @@ class Daemon:
             version = wire.DATA_VERSION_MAX
             self._data_head = wire.encode_data_head(self._cluster_id, version)
             self._piece_head = wire.encode_data_head(self._cluster_id, version, is_piece=True)
-        due = self._core.deadline
+        due = max(self._core.deadline, self._no_tick_before)
         if due == self._due and self._timer is not None:
             return
         if self._timer is not None:

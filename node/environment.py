@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -138,7 +138,8 @@ class Inbox(Protocol):
 
 
 class Transport(Protocol):
-    """One node's sockets: a bound listener per lane, one-way outgoing links dialled on first use.
+    """One node's sockets: a bound listener per lane, one-way outgoing links dialled on first use
+    and, on the control lane, closed when they are not used any more.
 
     A link is keyed by the peer's whole `NodeId`: it introduces itself with our id and the uid it
     means (0 = whoever is there), and a process with another uid drops everything on it. Never
@@ -181,6 +182,14 @@ class Transport(Protocol):
 
     def send_control(self, to: NodeId, payload: bytes) -> None:
         """Queue one msgpack message; flushed with the others of this loop turn behind one head."""
+
+    def keep_links(self, peers: Iterable[NodeId]) -> None:
+        """Keep control links to exactly these members open, though nothing is sent on them, with
+        heartbeats that end the link to a frozen process; dialled anew whenever they end.
+
+        All other control links are closed when they are idle or too many. No `link_lost` follows,
+        nothing is lost with them, and the next send dials anew.
+        """
 
     def data_link(self, to: NodeId) -> DataLink | None:
         """The link to a peer's data lane, dialled if there is none yet; None when its port is not

@@ -1,8 +1,8 @@
 """The sending half of a lane: one DEALER per peer, dialled on first use, that never receives.
 
-Decides: when a link is dialled, what waits and what is dropped meanwhile, and when a link has
-ended. Does not decide what a lost link means: `Inbox.link_lost` tells the node. Made by
-`node.zmq_transport`.
+Decides: when a link is dialled, what waits and what is dropped meanwhile, when a link has ended,
+and when one that nobody uses is closed. Does not decide what a lost link means (`Inbox.link_lost`
+tells the node), nor which links are kept open: it is told. Made by `node.zmq_transport`.
 
 What waits is in the link's `node.outbox`, which also makes the frames.
 
@@ -14,15 +14,23 @@ holds anything that could reach another process than the one that was meant. A c
 re-established behind our back: one that ends takes its queue with it, and the next send dials anew
 with a new introduction. A dial that fails at once while a certain process was meant (its kernel
 refuses) drops what waits; any other failure is tried again until `establish_s` is over.
+
+A *kept* link is dialled although nothing waits for it, again and again, and has ZMTP heartbeats.
+libzmq reads that option when it connects, so a link that becomes kept is replaced by a second
+connection: made first, then used. Any other link ends quietly, without a word to the node, when it
+was idle for long or when too many are open, the least recently used first; never while something
+waits on it. Links of the data lane stay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import zmq
@@ -34,6 +42,8 @@ from node.zmq_auth import ZAP_DOMAIN
 from node.zmq_monitor import SocketMonitor
 
 _PACES_MAX = 4096
+_QUIET_LINGER_MS = 200  # what is handed over leaves, also on a link that is closed quietly
+_REPLACED_AFTER_S = 0.02  # what was sent on the old connection has arrived
 # So much is handed over at once; then the loop's other work has its turn.
 _FLUSH_BYTES_MAX = 4 * 1024 * 1024
 _HANDSHAKE_FAILED = (
@@ -55,9 +65,11 @@ class LinkTiming:
 
     `establish_s`: payloads wait this long for a link. `connect_s`, `handshake_s`: one attempt.
     `redial_min_s` → `redial_max_s`: pause between two dials to one address, doubled by each
-    failure. `heartbeat_interval_s`, `heartbeat_timeout_s`: ZMTP heartbeats, on the first
-    `heartbeat_links_max` links of a lane; they end the link to a frozen process. `unacked_s`: a
-    link whose bytes nobody acknowledged for so long is lost.
+    failure. `heartbeat_interval_s`, `heartbeat_timeout_s`: ZMTP heartbeats, on kept links; they
+    end the link to a frozen process. `unacked_s`: a link whose bytes nobody acknowledged for so
+    long is lost. `idle_s`: a control link that is not kept and was not sent on for so long is
+    closed; one that was kept before, already after `unkept_idle_s`. `keep_delay_s`: a changed set
+    of kept links is acted on after so long, for while a cluster forms it changes all the time.
     """
 
     establish_s: float = 2.0
@@ -67,32 +79,58 @@ class LinkTiming:
     redial_max_s: float = 1.0
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 3.0
-    heartbeat_links_max: int = 4
     unacked_s: float = 10.0
+    idle_s: float = 30.0
+    unkept_idle_s: float = 1.0
+    keep_delay_s: float = 0.5
+
+
+class _Wire:
+    """A socket that dials one peer, and what reports about it."""
+
+    __slots__ = ("descriptor", "has_heartbeat", "monitor", "socket")
+
+    def __init__(self, socket: zmq.Socket[bytes], *, has_heartbeat: bool) -> None:
+        self.socket = socket
+        self.has_heartbeat = has_heartbeat
+        self.monitor: SocketMonitor | None = None
+        self.descriptor = -1
+
+    def close(self, linger_ms: int) -> None:
+        """Close it, its monitor first."""
+        if self.monitor is not None:
+            self.monitor.close()
+        self.socket.close(linger_ms)
 
 
 class _Link(Generic[Queue]):
-    """The way to one peer. Without a socket it waits for `redial`; `give_up` ends the wait."""
+    """The way to one peer. Without a wire it waits for `redial`; `give_up` ends the wait.
+
+    `next_wire` is dialled to replace the present one; `replace` ends the wait for that.
+    """
 
     __slots__ = (
         "blocked",
-        "descriptor",
         "dialled_at",
         "dirty",
         "give_up",
-        "has_heartbeat",
         "held",
         "hello",
         "is_sparse",
         "key",
-        "monitor",
+        "next_wire",
+        "number",
+        "on_hold",
         "outbox",
         "peer",
         "port",
         "redial",
+        "replace",
         "resolving",
+        "sent_at",
         "socket",
         "up",
+        "wire",
     )
 
     outbox: Queue
@@ -105,13 +143,16 @@ class _Link(Generic[Queue]):
         self.key = b""  # the far end must prove it; empty without keys
         self.up = False  # the handshake is done
         self.blocked = False  # the socket takes nothing more; its descriptor tells when it does
+        self.on_hold = False  # blocked too, until the next wire takes over
         self.is_sparse = True  # lately no two messages left together
         self.dirty = False  # in the list of links to flush at the end of this turn
-        self.has_heartbeat = False
         self.dialled_at = 0.0
-        self.descriptor = -1
-        self.socket: zmq.Socket[bytes] | None = None
-        self.monitor: SocketMonitor | None = None
+        self.sent_at = 0.0
+        self.number = ""  # the numeric address that was dialled
+        self.wire: _Wire | None = None
+        self.socket: zmq.Socket[bytes] | None = None  # that of `wire`
+        self.next_wire: _Wire | None = None
+        self.replace: asyncio.TimerHandle | None = None
         self.redial: asyncio.TimerHandle | None = None
         self.resolving: asyncio.Task[None] | None = None
         self.give_up: asyncio.TimerHandle | None = None
@@ -128,6 +169,9 @@ class _Pace:
 class Links(Generic[Queue]):
     """All outgoing links of one lane.
 
+    At most `links_max` links, of which at most `open_max` (None: any number) established and not
+    kept; None also means that idle ones stay.
+
     `hello(peer)` makes the introduction of a new connection, `make_outbox(peer, wake)` its queue,
     `dropped(peer, item)` hears of each item that will not be sent, `lost(peer)` of each link that
     had been established and ended. `server_keys(peer)`: CURVE keys of which the far end must prove
@@ -142,6 +186,7 @@ class Links(Generic[Queue]):
         timing: LinkTiming,
         *,
         links_max: int,
+        open_max: int | None,
         options: dict[int, int | bytes],
         server_keys: Callable[[NodeId], tuple[bytes, ...]] | None,
         refused: Callable[[NodeId, int, int], None],
@@ -154,6 +199,7 @@ class Links(Generic[Queue]):
         self._loop = loop
         self._timing = timing
         self._links_max = links_max
+        self._open_max = open_max
         self._options = options
         self._server_keys = server_keys
         self._refused = refused
@@ -165,9 +211,13 @@ class Links(Generic[Queue]):
         self._dirty: list[_Link[Queue]] = []
         self.in_turn = False  # `flush_turn` is going to be called: no callback is needed
         self._paces: OrderedDict[tuple[str, int], _Pace] = OrderedDict()
-        self._dial_count = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
+        self._kept: dict[NodeId, int] = {}  # peer → port
+        self._keep_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self.dialled_count = 0  # connections begun
+        self.closed_idle_count = 0  # established ones that nobody used
         self.frames_sent = 0
         self.bytes_sent = 0
 
@@ -190,6 +240,19 @@ class Links(Generic[Queue]):
         self._dial_when_allowed(link)
         return link.outbox
 
+    def keep(self, peers: Mapping[NodeId, int]) -> None:
+        """From now on keep exactly these links open, with heartbeats: peer → port of its lane."""
+        self._kept = dict(peers)
+        self._keep_soon(self._timing.keep_delay_s)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._idle_timer = self._loop.call_later(self._timing.unkept_idle_s, self._look_for_idle)
+
+    @property
+    def open_count(self) -> int:
+        """How many links are established."""
+        return sum(link.up for link in self._links.values())
+
     def states(self) -> list[tuple[NodeId, str, int]]:
         """Peer, state and waiting bytes of each link; the states are those of `LinkRecord`."""
         found = []
@@ -201,7 +264,8 @@ class Links(Generic[Queue]):
         return found
 
     def close(self, peer: NodeId) -> None:
-        """Drop the link to `peer` and what waits for it."""
+        """Drop the link to `peer` and what waits for it; it is not kept any more."""
+        self._kept.pop(peer, None)
         link = self._links.get(peer)
         if link is not None:
             self._end(link)
@@ -217,6 +281,9 @@ class Links(Generic[Queue]):
     def end(self, linger_ms: int) -> None:
         """Drop all links and whatever is sent from now on; see `close_all`."""
         self._closed = True
+        for timer in (self._keep_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
         self.close_all(linger_ms)
 
     def close_all(self, linger_ms: int) -> None:
@@ -296,6 +363,7 @@ class Links(Generic[Queue]):
         socket, outbox = link.socket, link.outbox
         assert socket is not None
         left_bytes = _FLUSH_BYTES_MAX
+        link.sent_at = time.monotonic()
         try:
             if link.hello is not None:
                 socket.send(link.hello, zmq.NOBLOCK)
@@ -327,7 +395,8 @@ class Links(Generic[Queue]):
         except zmq.Again:
             # The descriptor is read only while blocked: else it would tell of each frame taken.
             link.blocked = True
-            self._loop.add_reader(link.descriptor, self._on_writable, link)
+            assert link.wire is not None
+            self._loop.add_reader(link.wire.descriptor, self._on_writable, link)
             return
         if not full_only:
             outbox.is_dirty = False
@@ -345,8 +414,9 @@ class Links(Generic[Queue]):
         socket = link.socket
         if socket is None or not int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             return
+        assert link.wire is not None
         link.blocked = False
-        self._loop.remove_reader(link.descriptor)
+        self._loop.remove_reader(link.wire.descriptor)
         self._flush(link)
 
     # -- dialling -----------------------------------------------------------------------------
@@ -387,7 +457,7 @@ class Links(Generic[Queue]):
             self._attempt_failed(link, at_once=False)
 
     def _connect(self, link: _Link[Queue], number: str) -> None:
-        self._dial_count += 1
+        link.number = number
         if self._server_keys is not None:
             keys = self._server_keys(link.peer)
             if not keys:
@@ -396,41 +466,52 @@ class Links(Generic[Queue]):
                 return
             # While a key is being replaced there are two, one after the other is tried.
             link.key = keys[self._pace_of(link).failure_count % len(keys)]
+        link.wire = self._open_wire(link)
+        if link.wire is None:
+            self._attempt_failed(link, at_once=False)
+        else:
+            link.socket = link.wire.socket
+
+    def _open_wire(self, link: _Link[Queue]) -> _Wire | None:
+        """Dial; None when no descriptors are left, or libzmq cannot parse the address."""
+        self.dialled_count += 1
+        has_heartbeat = link.peer in self._kept
+        wire = None
         try:
-            socket = link.socket = self._context.socket(zmq.DEALER)
+            socket = self._context.socket(zmq.DEALER)
+            wire = _Wire(socket, has_heartbeat=has_heartbeat)
             for option, value in self._options.items():
                 socket.setsockopt(option, value)
-            socket.setsockopt(zmq.IPV6, int(":" in number))
+            socket.setsockopt(zmq.IPV6, int(":" in link.number))
             socket.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)  # speak to ZMTP 3 only
             if link.key:
                 socket.setsockopt(zmq.CURVE_SERVERKEY, link.key)
-            self._set_heartbeat(link, socket)
-            link.descriptor = int(socket.getsockopt(zmq.FD))
-            link.monitor = SocketMonitor(
+            if has_heartbeat:
+                timing = self._timing
+                socket.setsockopt(zmq.HEARTBEAT_IVL, int(timing.heartbeat_interval_s * 1000))
+                socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(timing.heartbeat_timeout_s * 1000))
+            wire.descriptor = int(socket.getsockopt(zmq.FD))
+            wire.monitor = SocketMonitor(
                 self._context,
                 socket,
                 self._loop,
-                name=f"link-{self._dial_count}",
+                name=f"link-{self.dialled_count}",
                 events=_EVENTS,
-                on_event=lambda event, value: self._on_event(link, event, value),
+                on_event=partial(self._on_event, link, wire),
             )
-            socket.connect(endpoint(number, link.port))
+            socket.connect(endpoint(link.number, link.port))
         except zmq.ZMQError:
-            # No descriptors left, or an address libzmq cannot parse.
-            self._attempt_failed(link, at_once=False)
-
-    def _set_heartbeat(self, link: _Link[Queue], socket: zmq.Socket[bytes]) -> None:
-        timing = self._timing
-        beating = sum(other.has_heartbeat for other in self._links.values())
-        if beating < timing.heartbeat_links_max:
-            link.has_heartbeat = True
-            socket.setsockopt(zmq.HEARTBEAT_IVL, int(timing.heartbeat_interval_s * 1000))
-            socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(timing.heartbeat_timeout_s * 1000))
+            if wire is not None:
+                wire.close(0)
+            return None
+        return wire
 
     # -- what the monitor tells ---------------------------------------------------------------
 
-    def _on_event(self, link: _Link[Queue], event: int, value: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+    def _on_event(self, link: _Link[Queue], wire: _Wire, event: int, value: int) -> None:
+        if wire is link.next_wire:
+            self._on_next_wire(link, wire, event)
+        elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self._established(link)
         elif link.up:
             # Only an end can follow: DISCONNECTED, or CLOSED. A peer that takes links only to
@@ -456,6 +537,12 @@ class Links(Generic[Queue]):
         assert link.socket is not None
         link.socket.getsockopt(zmq.EVENTS)  # lets the socket learn of its new pipe
         self._flush(link)
+        if self._open_max is not None:
+            self._make_room()
+            if self._idle_timer is None:
+                self._look_for_idle()
+        if link.peer in self._kept and link.wire is not None and not link.wire.has_heartbeat:
+            self._keep_soon(self._timing.keep_delay_s)
 
     def _attempt_failed(self, link: _Link[Queue], *, at_once: bool) -> None:
         self._shut(link, 0)
@@ -486,6 +573,8 @@ class Links(Generic[Queue]):
         if link.give_up is not None:
             link.give_up.cancel()
             link.give_up = None
+        if link.peer in self._kept:
+            self._keep_soon(self._timing.redial_min_s)
         held, link.held = link.held, None
         link.outbox.close()
         lost = [*(held.items if held is not None else ()), *link.outbox.drain()]
@@ -503,14 +592,135 @@ class Links(Generic[Queue]):
             link.resolving = None
 
     def _shut(self, link: _Link[Queue], linger_ms: int) -> None:
-        """Close the socket of a link, its monitor first."""
-        if link.monitor is not None:
-            link.monitor.close()
-            link.monitor = None
-        if link.socket is not None:
+        """Close the sockets of a link."""
+        self._drop_next_wire(link)
+        wire, link.wire, link.socket = link.wire, None, None
+        if wire is not None:
             if link.blocked:
-                self._loop.remove_reader(link.descriptor)
-            link.socket.close(linger_ms)
-            link.socket = None
-        link.up = link.blocked = link.has_heartbeat = False
-        link.descriptor = -1
+                self._loop.remove_reader(wire.descriptor)
+            wire.close(linger_ms)
+        link.up = link.blocked = False
+
+    # -- links that are kept ------------------------------------------------------------------
+
+    def _keep_soon(self, delay_s: float) -> None:
+        """Look after the kept links in a while, or earlier if that was planned before."""
+        if self._closed or not self._kept:
+            return
+        if self._keep_timer is not None:
+            if self._keep_timer.when() <= self._loop.time() + delay_s:
+                return
+            self._keep_timer.cancel()
+        self._keep_timer = self._loop.call_later(delay_s, self._look_after_kept)
+
+    def _look_after_kept(self) -> None:
+        self._keep_timer = None
+        for peer, port in list(self._kept.items()):
+            link = self._links.get(peer)
+            if link is None:
+                if self.dial(peer, port) is None:
+                    self._keep_soon(self._timing.redial_max_s)
+            elif link.up and link.wire is not None and not link.wire.has_heartbeat:
+                self._renew(link)
+
+    def _renew(self, link: _Link[Queue]) -> None:
+        """Dial a second connection, with heartbeats, to go on with."""
+        if link.next_wire is not None:
+            return
+        if not link.blocked:
+            link.next_wire = self._open_wire(link)
+        if link.next_wire is None:
+            self._keep_soon(self._timing.redial_max_s)
+        else:
+            connect_s = self._timing.connect_s + self._timing.handshake_s
+            link.replace = self._loop.call_later(connect_s, self._renewal_failed, link)
+
+    def _on_next_wire(self, link: _Link[Queue], wire: _Wire, event: int) -> None:
+        if event != zmq.EVENT_HANDSHAKE_SUCCEEDED or link.blocked:
+            self._renewal_failed(link)
+            return
+        # The peer refuses what arrives on the old connection after the introduction of the new
+        # one: so nothing is sent for a moment, and what was sent before has gone ahead.
+        link.blocked = link.on_hold = True
+        wait_s = link.sent_at + _REPLACED_AFTER_S - time.monotonic()
+        if link.replace is not None:
+            link.replace.cancel()
+        link.replace = self._loop.call_later(max(0.0, wait_s), self._replace, link, wire)
+
+    def _renewal_failed(self, link: _Link[Queue]) -> None:
+        was_on_hold = link.on_hold
+        self._drop_next_wire(link)
+        self._keep_soon(self._timing.redial_max_s)
+        if was_on_hold:
+            self._flush(link)
+
+    def _replace(self, link: _Link[Queue], wire: _Wire) -> None:
+        link.replace = None
+        old, link.wire, link.next_wire = link.wire, wire, None
+        assert old is not None
+        old.close(_QUIET_LINGER_MS)
+        link.socket = wire.socket
+        link.blocked = link.on_hold = False
+        link.hello = self._hello(link.peer)
+        wire.socket.getsockopt(zmq.EVENTS)
+        self._flush(link)
+
+    def _drop_next_wire(self, link: _Link[Queue]) -> None:
+        if link.replace is not None:
+            link.replace.cancel()
+            link.replace = None
+        if link.on_hold:
+            link.blocked = link.on_hold = False
+        if link.next_wire is not None:
+            link.next_wire.close(0)
+            link.next_wire = None
+
+    # -- links that nobody uses ---------------------------------------------------------------
+
+    def _is_quiet(self, link: _Link[Queue]) -> bool:
+        """It may be closed, and nothing is lost by that."""
+        return (
+            link.up
+            and not link.blocked
+            and link.hello is None
+            and link.held is None
+            and link.outbox.pending_bytes == 0
+            and link.peer not in self._kept
+        )
+
+    def _close_quietly(self, link: _Link[Queue]) -> None:
+        self.closed_idle_count += 1
+        self._end(link, _QUIET_LINGER_MS)
+
+    def _make_room(self) -> None:
+        """Close the least recently used links beyond `open_max`."""
+        assert self._open_max is not None
+        if len(self._links) <= self._open_max:
+            return
+        spare = [link for link in self._links.values() if link.up and link.peer not in self._kept]
+        excess = len(spare) - self._open_max
+        if excess <= 0:
+            return
+        spare.sort(key=lambda link: link.sent_at)
+        for link in spare:
+            if excess > 0 and self._is_quiet(link):
+                self._close_quietly(link)
+                excess -= 1
+
+    def _look_for_idle(self) -> None:
+        """Close the idle links; come again when the next one may be idle."""
+        timing, now = self._timing, time.monotonic()
+        self._idle_timer = None
+        next_at = math.inf
+        for link in list(self._links.values()):
+            if not link.up or link.peer in self._kept:
+                continue
+            assert link.wire is not None
+            idle_s = timing.unkept_idle_s if link.wire.has_heartbeat else timing.idle_s
+            due_at = link.sent_at + idle_s
+            if due_at <= now and self._is_quiet(link):
+                self._close_quietly(link)
+            else:
+                next_at = min(next_at, max(due_at, now + timing.unkept_idle_s))
+        if next_at < math.inf:
+            self._idle_timer = self._loop.call_later(next_at - now, self._look_for_idle)

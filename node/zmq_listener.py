@@ -59,6 +59,7 @@ _EVENTS = (
 _SPARSE_BYTES = 512
 _ALONE_MIN = 8  # so many frames came alone, one after the other: the next one will too
 _CLOSED_BY_PEER = (errno.EPIPE, errno.ECONNRESET)
+_FORGET_AFTER_S = 1.0  # what came on a connection before its end has been read by then
 
 # A client that has come to the end of its handshake has sent at least so much: the greeting and
 # READY, or with CURVE the greeting, HELLO and INITIATE.
@@ -104,7 +105,8 @@ class Listener:
 
     `connections_max` introduced connections are remembered, the ones silent for longest are
     forgotten first (their frames are then "no-hello"); as many refused ones are remembered beside
-    them, so a flood of strangers displaces no member. Of connections whose handshake is not over
+    them, so a flood of strangers displaces no member. Either is forgotten a while after its TCP
+    connection has ended. Of connections whose handshake is not over
     those beyond `half_open_max` are ended, the oldest that said nothing yet first.
 
     `authorise(sender, key)`: with keys, why a connection with this key cannot be `sender`'s.
@@ -145,6 +147,10 @@ class Listener:
         self._current: dict[tuple[NodeId, int], bytes] = {}
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
         self._hung_up: set[int] = set()  # of those, ended by us
+        # By descriptor, of the connections that introduced themselves; and the ended ones of them.
+        self._routes: dict[int, tuple[bytes, TcpConnection]] = {}
+        self._ended: list[tuple[bytes, TcpConnection]] = []
+        self._forgetting: asyncio.TimerHandle | None = None
         self._handshake_failed = False
         self.frames_received = 0
         self.bytes_received = 0
@@ -229,6 +235,9 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and drop all connections. Idempotent."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -411,6 +420,8 @@ class Listener:
         )
         self._introduced[routing_id] = connection
         self._current[connection.key] = routing_id
+        if source.tcp is not None:
+            self._routes[source.tcp.descriptor] = (routing_id, source.tcp)
         self._welcome(hello)
         return None
 
@@ -438,6 +449,9 @@ class Listener:
             if self._shaking:
                 del self._shaking[next(iter(self._shaking))]
         elif event == zmq.EVENT_DISCONNECTED:
+            ended = self._routes.pop(value, None)
+            if ended is not None:
+                self._forget_later(ended)
             failed, self._handshake_failed = self._handshake_failed, False
             if value in self._hung_up:
                 self._hung_up.discard(value)
@@ -455,6 +469,29 @@ class Listener:
             # A key that is not trusted was counted when its doorkeeper was asked.
             if value not in _CLOSED_BY_PEER and event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._refuse("handshake", f"failed with {_failure(event, value)}")
+
+    def _forget_later(self, ended: tuple[bytes, TcpConnection]) -> None:
+        self._ended.append(ended)
+        if self._forgetting is None:
+            self._forgetting = self._loop.call_later(_FORGET_AFTER_S, self._forget_ended)
+
+    def _forget_ended(self) -> None:
+        """Forget the connections that have ended. Frames and events come on different ways: the
+        descriptor of an ended one may have been that of another connection before it was told."""
+        self._forgetting = None
+        ended, self._ended = self._ended, []
+        if self._scheduled:  # there is more to read, perhaps of theirs
+            for entry in ended:
+                self._forget_later(entry)
+            return
+        for routing_id, tcp in ended:
+            if identify(tcp.descriptor, self._port) == tcp:
+                self._routes.setdefault(tcp.descriptor, (routing_id, tcp))
+                continue
+            connection = self._introduced.pop(routing_id, None)
+            if connection is not None:
+                del self._current[connection.key]
+            self._refused.pop(routing_id, None)
 
     def _end_a_silent_one(self) -> None:
         """Too many handshakes at once: make room, where the system tells who said nothing yet."""

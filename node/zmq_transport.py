@@ -20,7 +20,8 @@ import errno
 import logging
 import socket
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
@@ -58,17 +59,20 @@ class TransportLimits:
 
     `control_frame_bytes_max`: a control frame without its head (a larger payload is dropped by
     the sender). `control_pending_bytes_max`, `data_pending_bytes_max`: what waits for one peer.
-    `links_max`: outgoing links per lane; `connections_max`: incoming ones remembered per lane;
-    `half_open_max`: incoming ones per lane whose handshake is not over (above it those that said
-    nothing yet are ended; all of them end after `timing.handshake_s`); `ports_max`: learned data
-    ports, and keys. `frames_high_mark`: frames per link inside libzmq, on each
-    side. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per lane.
+    `links_max`: outgoing links per lane; `control_links_max`: those of the control lane that are
+    established and not kept (above it the least recently used one is closed). `connections_max`:
+    incoming ones remembered per lane; `half_open_max`: those whose handshake is not over (above it
+    the ones that said nothing yet are ended; all of them end after `timing.handshake_s`).
+    `ports_max`: learned data ports, and keys. `frames_high_mark`: frames per link inside libzmq, on
+    each side. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per
+    lane.
     """
 
     control_frame_bytes_max: int = 256 * 1024
     control_pending_bytes_max: int = 4 * 1024 * 1024
     data_pending_bytes_max: int = 64 * 1024 * 1024
     links_max: int = 4096
+    control_links_max: int = 32
     connections_max: int = 4096
     half_open_max: int = 256
     ports_max: int = 16_384
@@ -280,8 +284,9 @@ class ZmqTransport:
         return {
             "context": self._contexts[lane],
             "loop": self._loop,
-            "timing": timing if lane is Lane.CONTROL else replace(timing, heartbeat_links_max=0),
+            "timing": timing,
             "links_max": limits.links_max,
+            "open_max": limits.control_links_max if lane is Lane.CONTROL else None,
             "options": {
                 zmq.LINGER: 0,
                 zmq.IMMEDIATE: 1,
@@ -406,6 +411,13 @@ class ZmqTransport:
         if outbox is None or not outbox.push(payload):
             self.control_dropped_count += 1
 
+    def keep_links(self, peers: Iterable[NodeId]) -> None:
+        """Keep control links to exactly these open, with heartbeats; of the others the idle ones
+        are closed, and the least recently used beyond `control_links_max`."""
+        links = self._control
+        assert links is not None, "open comes before keep_links"
+        links.keep({peer: peer.port for peer in peers})
+
     def data_link(self, to: NodeId) -> DataLink | None:
         """The link to a peer's data lane, dialled if there is none; None when its port is not
         known, or there are too many links."""
@@ -418,13 +430,16 @@ class ZmqTransport:
         return links.dial(to, port) if port else None
 
     def counters(self) -> dict[str, int]:
-        """Frames and bytes of both lanes since the start."""
+        """Frames and bytes of both lanes since the start, and what became of control links."""
         counts = {"control_dropped": self.control_dropped_count}
         lanes = ((Lane.CONTROL, self._control), (Lane.DATA, self._data))
         for lane, links in lanes:
             if links is not None:
                 counts[f"{lane.value}_frames_sent"] = links.frames_sent
                 counts[f"{lane.value}_bytes_sent"] = links.bytes_sent
+        if self._control is not None:
+            counts["control_links_dialled"] = self._control.dialled_count
+            counts["control_links_closed_idle"] = self._control.closed_idle_count
         for lane, listener in self._listeners.items():
             counts[f"{lane.value}_frames_received"] = listener.frames_received
             counts[f"{lane.value}_bytes_received"] = listener.bytes_received

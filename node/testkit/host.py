@@ -31,11 +31,15 @@ class _Process:
 
 
 class SimHost:
-    """One kernel. Nodes on one host share its clock, boot id, namespaces and process table."""
+    """One kernel. Nodes on one host share its clocks, boot id, namespaces and process table.
+
+    `wall_offset_s`: by how much its wall clock is wrong.
+    """
 
     def __init__(self, address: str, clock: SimClock, rng: random.Random) -> None:
         self.address = address
         self.clock = clock
+        self.wall_offset_s = 0.0
         self.boot_id = ""
         self._rng = rng
         self._processes: dict[int, _Process] = {}

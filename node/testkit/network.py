@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -72,8 +72,10 @@ class SimNetwork:
 
     `into_cut` decides what becomes of frames sent into a cut on an established link: `"held"`
     (delivered in order after the heal, however long that takes: TCP at its most patient) or
-    `"lost"` (as when the connection is given up). A control link over a cut path, or to a stopped
-    process, is reported lost by its heartbeat after HEARTBEAT_S.
+    `"lost"` (as when the connection is given up). A kept control link over a cut path, to a stopped
+    process or to a host without power is reported lost by its heartbeat after HEARTBEAT_S; any
+    other control link once a frame on it was not acknowledged for UNACKED_S (a stopped process'
+    kernel acknowledges).
     """
 
     def __init__(
@@ -138,6 +140,8 @@ class SimNetwork:
         if not path.is_cut:
             return
         path.cut_at = math.inf
+        for link in path.links:
+            link.unacked_since = math.inf
         held, path.held = path.held, []
         for link, frame in held:
             self._launch(link, frame)
@@ -160,15 +164,15 @@ class SimNetwork:
 
     def _lose_cut_links(self, path: Path, cut_at: float) -> None:
         if path.cut_at == cut_at:
-            self._lose_control_links(list(path.links))
+            self._lose_beating_links(path.links)
 
     def _lose_links_to(self, transport: SimTransport, until: float) -> None:
         if self.timeline.now < until and not transport.ended:
-            self._lose_control_links(list(transport.incoming))
+            self._lose_beating_links(transport.incoming)
 
-    def _lose_control_links(self, links: list[Link]) -> None:
-        for link in links:
-            if link.lane is Lane.CONTROL and not link.ended:
+    def _lose_beating_links(self, links: Iterable[Link]) -> None:
+        for link in list(links):
+            if link.has_heartbeat and not link.ended:
                 link.owner.interrupt(link.owner.lose, link)
 
     # -- listeners
@@ -203,6 +207,7 @@ class SimNetwork:
             place.powered = False
             for path in self._paths.values():
                 path.held = [held for held in path.held if held[0].owner.place is not place]
+            self._after_heartbeat(self._lose_beating_links, list(transport.incoming))
         else:
             for link in list(transport.incoming):
                 if not link.path.is_cut:
@@ -249,6 +254,7 @@ class SimNetwork:
         link.flying += len(frame)
         path = link.path
         if path.is_cut:
+            self._not_acknowledged(link)
             if self.into_cut == "held":
                 self.note(link, "held", frame)
                 path.held.append((link, frame))
@@ -278,6 +284,15 @@ class SimNetwork:
                 link.last_arrival = arrival
             timeline.at(arrival, self._arrive, link, frame)
 
+    def _not_acknowledged(self, link: Link) -> None:
+        if link.lane is Lane.CONTROL and link.unacked_since == math.inf:
+            now = link.unacked_since = self.timeline.now
+            self.timeline.at(now + UNACKED_S, self._give_up, link, now)
+
+    def _give_up(self, link: Link, unacked_since: float) -> None:
+        if link.unacked_since == unacked_since and not link.ended:
+            link.owner.interrupt(link.owner.lose, link)
+
     def _lose(self, link: Link, frame: bytes) -> None:
         self.frames_lost += 1
         link.flying -= len(frame)
@@ -297,7 +312,9 @@ class SimNetwork:
         assert target is not None
         if target.ended:
             self._lose(link, frame)
-            if target.place.powered and not link.path.is_cut:
+            if not target.place.powered:
+                self._not_acknowledged(link)
+            elif not link.path.is_cut:
                 self._announce_end(link)
         else:
             target.interrupt(target.receive, link, frame)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from asyncio import events
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -306,10 +307,13 @@ class Stage:
                 processes=SimProcessWatch(node.host, loop),
                 state=node.state,
                 host=node.host.start_process(self.now),
-                wall_clock=lambda: WALL_CLOCK_START_S + self.now,
+                wall_clock=partial(self._wall_clock, node.host),
             )
             self._note(node, "start")
             loop.create_task(self._live(node), name=f"boot {node.name}")
+
+    def _wall_clock(self, host: SimHost) -> float:
+        return WALL_CLOCK_START_S + self.now + host.wall_offset_s
 
     async def _live(self, node: SimNode) -> None:
         try:
@@ -477,6 +481,12 @@ class Stage:
             self._note(node, "jump", s)
             node.host.clock.jump(s)
             self._rearm(node.host)
+
+    def jump_wall_clock(self, where: Where | Iterable[Where], *, s: float) -> None:
+        """Set the wall clock of these nodes' hosts, forward or (negative) back. No timer moves."""
+        for node in self._group(where):
+            self._note(node, "wall jump", s)
+            node.host.wall_offset_s += s
 
     def drift_clock(self, where: Where | Iterable[Where], *, rate: float) -> None:
         """From now on the clock of these nodes' hosts counts `rate` seconds per second."""

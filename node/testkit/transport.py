@@ -8,7 +8,8 @@ Built by `node.testkit.stage`, used by the daemon and the runtime.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from gossip.membership import NodeId
@@ -27,6 +28,9 @@ FLYING_BYTES_MAX = 4 * 1024 * 1024  # what sockets and kernels hold of one link
 ESTABLISH_S = 2.0
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
+CONTROL_LINKS_MAX = 32  # established ones, and not kept
+LINK_IDLE_S = 30.0
+KEEP_DELAY_S = 0.5
 
 
 class PieceFrame(bytes):
@@ -43,6 +47,7 @@ class Link:
         "dirty",
         "ended",
         "flying",
+        "has_heartbeat",
         "introduced_as",
         "is_broken",
         "lane",
@@ -55,7 +60,9 @@ class Link:
         "path",
         "peer",
         "port",
+        "sent_at",
         "target",
+        "unacked_since",
     )
 
     outbox: ControlOutbox | DataOutbox
@@ -75,6 +82,9 @@ class Link:
         self.memory = LinkMemory(DATA_MESSAGE_BYTES_MAX)  # of whoever reads it
         self.flying = 0  # bytes given to the network and not yet read
         self.last_arrival = 0.0
+        self.has_heartbeat = False
+        self.sent_at = 0.0  # by its owner's clock
+        self.unacked_since = math.inf  # the first frame that the network did not pass
         self.dirty = False
         self.ended = False
 
@@ -128,6 +138,11 @@ class SimTransport:
         self._paces: dict[tuple[str, int], _Pace] = {}
         self._link_number = 0
         self._dirty: list[Link] = []
+        self._kept: tuple[NodeId, ...] = ()
+        self._keep_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._dialled_count = 0
+        self._closed_idle_count = 0
         self._idle_waiters: list[asyncio.Future[None]] = []
 
     # -- what the node calls
@@ -181,6 +196,38 @@ class SimTransport:
         if isinstance(outbox, ControlOutbox) and not outbox.push(payload):
             self.control_dropped_count += 1
 
+    def keep_links(self, peers: Iterable[NodeId]) -> None:
+        """Keep control links to exactly these; see `node.environment.Transport`.
+
+        A link that becomes kept needs no second connection here: it has heartbeats from then on.
+        """
+        self._kept = tuple(peers)
+        for peer, link in self._control_links.items():
+            link.has_heartbeat = link.has_heartbeat and peer in self._kept
+        self._keep_soon(KEEP_DELAY_S)
+
+    def _keep_soon(self, delay_s: float) -> None:
+        if self._kept and not self.ended:
+            if self._keep_timer is not None:
+                if self._keep_timer.when() <= self._loop.time() + delay_s:
+                    return
+                self._keep_timer.cancel()
+            self._keep_timer = self._loop.call_later(delay_s, self._look_after_kept)
+
+    def _look_after_kept(self) -> None:
+        self._keep_timer = None
+        if self.ended:
+            return
+        for peer in self._kept:
+            link = self._control_links.get(peer)
+            if link is None:
+                self._dial_new(peer, Lane.CONTROL, peer.port)
+            elif link.target is not None and not link.has_heartbeat:
+                if link.path.is_cut or link.target.resumes_at > self.network.timeline.now:
+                    self._keep_soon(REDIAL_MAX_S)  # nobody would shake hands
+                else:
+                    link.has_heartbeat = True
+
     def data_link(self, to: NodeId) -> DataLink | None:
         """The link to a peer's data lane; see `node.environment.Transport`."""
         link = self._data_links.get(to)
@@ -196,8 +243,12 @@ class SimTransport:
         return self._learned.get(peer) or self._heard.get(peer) or (0, self.versions[0])
 
     def counters(self) -> dict[str, int]:
-        """What was dropped; the `SimNetwork` counts the rest."""
-        return {"control_dropped": self.control_dropped_count}
+        """What was dropped, and what became of control links; the `SimNetwork` counts the rest."""
+        return {
+            "control_dropped": self.control_dropped_count,
+            "control_links_dialled": self._dialled_count,
+            "control_links_closed_idle": self._closed_idle_count,
+        }
 
     def link_records(self) -> list[LinkRecord]:
         """How each outgoing link of both lanes is."""
@@ -214,6 +265,7 @@ class SimTransport:
 
     def close_links(self, peer: NodeId) -> None:
         """Forget the outgoing links to `peer`; no `link_lost` follows, the next send dials anew."""
+        self._kept = tuple(kept for kept in self._kept if kept != peer)
         for links in self._links.values():
             if peer in links:
                 self._end(links[peer])
@@ -341,7 +393,13 @@ class SimTransport:
         link.path.links[link] = None
         self._pace_of(link).failures = 0
         link.outbox.unbar()
+        link.sent_at = self._loop.time()  # the introduction
         self._flush(link)
+        if link.lane is Lane.CONTROL:
+            link.has_heartbeat = link.peer in self._kept
+            self._make_room()
+            if self._idle_timer is None:
+                self._look_for_idle()
 
     def refused(self, link: Link) -> None:
         """The kernel there has no such listener. A certain process is gone then; whoever is meant
@@ -364,6 +422,50 @@ class SimTransport:
             self._end(link)
             self._inbox.link_lost(link.peer, link.lane)
 
+    # -- links that nobody uses
+
+    def _is_quiet(self, link: Link) -> bool:
+        return (
+            link.target is not None
+            and link.outbox.pending_bytes == 0
+            and link.peer not in self._kept
+        )
+
+    def _close_quietly(self, link: Link) -> None:
+        self._closed_idle_count += 1
+        self._end(link)
+
+    def _make_room(self) -> None:
+        """Close the least recently used links when too many are open."""
+        if len(self._control_links) <= CONTROL_LINKS_MAX:
+            return
+        spare = [
+            link
+            for link in self._control_links.values()
+            if link.target is not None and link.peer not in self._kept
+        ]
+        spare.sort(key=lambda link: link.sent_at)
+        excess = len(spare) - CONTROL_LINKS_MAX
+        for link in spare:
+            if excess > 0 and self._is_quiet(link):
+                self._close_quietly(link)
+                excess -= 1
+
+    def _look_for_idle(self) -> None:
+        self._idle_timer = None
+        now = self._loop.time()
+        next_at = math.inf
+        for link in list(self._control_links.values()):
+            if link.target is None or link.peer in self._kept:
+                continue
+            due_at = link.sent_at + LINK_IDLE_S
+            if due_at <= now and self._is_quiet(link):
+                self._close_quietly(link)
+            else:
+                next_at = min(next_at, max(due_at, now + 1.0))
+        if next_at < math.inf and not self.ended:
+            self._idle_timer = self._loop.call_at(next_at, self._look_for_idle)
+
     # -- inside
 
     def _call_soon(self, callback: Callable[..., object], *args: object) -> None:
@@ -371,6 +473,7 @@ class SimTransport:
 
     def _dial_new(self, to: NodeId, lane: Lane, port: int) -> Link:
         assert self._self_id is not None, "open comes before send"
+        self._dialled_count += lane is Lane.CONTROL
         link = Link(self, to, lane, port)
         link.outbox = self._make_outbox(link)
         self._links[lane][to] = link
@@ -428,6 +531,7 @@ class SimTransport:
             if frame is None:
                 outbox.is_dirty = outbox.is_dirty and full_only
                 break
+            link.sent_at = self._loop.time()
             if len(frame.parts) == 1:
                 self.network.transmit(link, bytes(frame.parts[0]))
             else:
@@ -470,6 +574,8 @@ class SimTransport:
         if links.get(link.peer) is link:
             del links[link.peer]
         link.outbox.close()
+        if link.lane is Lane.CONTROL and link.peer in self._kept:
+            self._keep_soon(REDIAL_MIN_S)
         return list(link.outbox.drain())
 
     def _end(self, link: Link) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 
 from gossip.membership import NodeId
 from node.environment import Lane, LinkMemory, Transport
@@ -118,6 +119,20 @@ class Bare:
             self.world[source].call(transport.send_control, self.ids[target], payload)
         else:
             self.world[source].call(send_data, transport, self.ids[target], payload)
+
+    def keep(self, source: str, targets: Iterable[str]) -> None:
+        """Keep exactly these links, as a step of `source`."""
+        peers = [self.ids[name] for name in targets]
+        self.world[source].call(self.transport(source).keep_links, peers)
+
+    def control_links(self, source: str) -> dict[str, str]:
+        """Target → state of each control link of `source`."""
+        names = {peer: name for name, peer in self.ids.items()}
+        return {
+            names[record.peer]: record.state
+            for record in self.transport(source).link_records()
+            if record.lane is Lane.CONTROL
+        }
 
 
 def run_script(script: str, hash_seed: str) -> str:

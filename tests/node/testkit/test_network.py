@@ -12,7 +12,7 @@ from node.environment import DialOutcome, Lane
 from node.errors import AddressInUseError
 from node.outbox import ITEM_BYTES
 from node.testkit.stage import SimNode, Stage
-from node.testkit.transport import SimTransport
+from node.testkit.transport import CONTROL_LINKS_MAX, SimTransport
 from tests.node.testkit.bare import Bare, Recorder, send_data
 
 
@@ -264,7 +264,7 @@ def test_a_silent_crash_tells_nobody_until_the_host_is_back_and_resets() -> None
     bare.world.run_for(s=0.1)
     bare.world.crash("b", silent=True)
     bare.send("a", "b", b"void")
-    bare.world.run_for(s=60.0)
+    bare.world.run_for(s=9.0)
     assert bare.inboxes["a"].lost == []
     former = bare.ids["b"]
     bare.world.restart("b")
@@ -293,21 +293,92 @@ def test_a_crash_behind_a_cut_is_noticed_at_the_first_frame_after_the_heal() -> 
     assert [lane for _, lane, _ in bare.inboxes["a"].lost] == [Lane.DATA]
 
 
-def test_heartbeats_end_control_links_over_a_cut_or_to_a_stopped_process() -> None:
-    bare = Bare(3)
-    for target in "bc":
+def test_heartbeats_end_kept_links_over_a_cut_to_a_stopped_process_or_to_a_dead_host() -> None:
+    bare = Bare(5)
+    for target in "bcde":
         for lane in Lane:
             bare.send("a", target, b"x", lane)
-    bare.world.run_for(s=0.1)
+    bare.keep("a", "bcd")
+    bare.world.run_for(s=1.0)
     bare.world.cut("a", to="b")
     bare.world.pause("c", s=20.0)
+    bare.world.crash("d", silent=True)
+    bare.world.cut("a", to="e")
     bare.world.run_for(s=2.9)
     assert bare.inboxes["a"].lost == []
     bare.world.run_for(s=1.2)
     assert {(peer, lane) for peer, lane, _ in bare.inboxes["a"].lost} == {
-        (bare.ids["b"], Lane.CONTROL),
-        (bare.ids["c"], Lane.CONTROL),
+        (bare.ids[name], Lane.CONTROL) for name in "bcd"
     }
+
+
+def test_other_control_links_end_when_a_frame_is_not_acknowledged() -> None:
+    """Not over a cut on which nothing is sent, nor to a stopped process, whose kernel lives."""
+    bare = Bare(5)
+    for target in "bcde":
+        bare.send("a", target, b"x")
+    bare.world.run_for(s=1.0)
+    bare.world.cut("a", to="b e")
+    bare.world.crash("c", silent=True)
+    bare.world.pause("d", s=20.0)
+    for target in "bcd":
+        bare.send("a", target, b"y")
+    bare.world.run_for(s=9.9)
+    assert bare.inboxes["a"].lost == []
+    bare.world.run_for(s=0.2)
+    assert {peer for peer, _, _ in bare.inboxes["a"].lost} == {bare.ids["b"], bare.ids["c"]}
+
+
+# -- links that are kept, and those that nobody uses
+
+
+def test_a_kept_link_is_dialled_without_a_word_and_again_when_it_ends() -> None:
+    bare = Bare(3)
+    bare.keep("a", "bc")
+    bare.world.run_for(s=1.0)
+    assert bare.control_links("a") == {"b": "up", "c": "up"}
+    bare.world.crash("b")
+    bare.world.run_for(s=1.0)
+    assert [peer for peer, _, _ in bare.inboxes["a"].lost] == [bare.ids["b"]]
+    bare.keep("a", "c")
+    bare.world.run_for(s=60.0)
+    assert bare.control_links("a") == {"c": "up"}
+    assert bare.inboxes["c"].control == []
+
+
+def test_an_idle_link_is_closed_in_silence_and_dialled_by_the_next_frame() -> None:
+    bare = Bare(3)
+    bare.keep("a", "c")
+    for target in "bc":
+        bare.send("a", target, b"x")
+        bare.send("a", target, b"x", Lane.DATA)
+    bare.world.run_for(s=29.0)
+    assert bare.control_links("a") == {"b": "up", "c": "up"}
+    bare.world.run_for(s=2.0)
+    assert bare.control_links("a") == {"c": "up"}
+    assert len(bare.transport("a").link_records()) == 3
+    assert bare.transport("a").counters()["control_links_closed_idle"] == 1
+    bare.send("a", "b", b"y")
+    bare.world.run_for(s=1.0)
+    assert len(bare.inboxes["b"].control) == 2
+    assert bare.inboxes["a"].lost == []
+    assert bare.inboxes["b"].refused == []
+
+
+def test_the_least_recently_used_link_gives_way_and_nothing_is_lost() -> None:
+    count = CONTROL_LINKS_MAX + 8
+    bare = Bare(count)
+    names = [node.name for node in bare.world.nodes]
+    first = names[0]
+    bare.keep(first, [names[1]])
+    for _ in range(2):
+        for name in names[1:]:
+            bare.send(first, name, b"x")
+            bare.world.run_for(s=0.1)
+    links = bare.control_links(first)
+    assert set(links) == {names[1], *names[-CONTROL_LINKS_MAX:]}
+    assert {len(bare.inboxes[name].control) for name in names[1:]} == {2}
+    assert bare.inboxes[first].lost == []
 
 
 @pytest.mark.parametrize("away_s", [1.0, 2.5])

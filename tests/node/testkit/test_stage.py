@@ -311,6 +311,25 @@ def test_clocks_jump_and_drift_by_host() -> None:
     assert len({node.environment.clock() for node in shared}) == 1
 
 
+def test_a_wall_clock_goes_either_way_and_moves_no_timer() -> None:
+    world = Bare(2).world
+    clocks = [node.environment.wall_clock for node in world]
+    before_s = clocks[0]()
+    assert clocks[1]() == before_s
+    world.jump_wall_clock("a", s=3600.0)
+    assert [clock() - before_s for clock in clocks] == [3600.0, 0.0]
+    world.jump_wall_clock("a", s=-7200.0)
+    assert [clock() - before_s for clock in clocks] == [-3600.0, 0.0]
+    world.restart("a")
+    fired: list[float] = []
+    began = world.now
+    world["b"].loop.call_later(5.0, lambda: fired.append(world.now - began))
+    world.jump_wall_clock("b", s=3600.0)
+    world.run_for(s=10.0)
+    assert world["a"].environment.wall_clock() == pytest.approx(before_s - 3590.0)
+    assert fired == [pytest.approx(5.0)]
+
+
 def test_cut_takes_both_ways_or_one_but_not_both() -> None:
     with pytest.raises(WorldError, match="not both"):
         Bare(2).world.cut("a", from_="b", to="b")

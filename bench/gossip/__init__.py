@@ -1,0 +1,1 @@
+"""Membership, measured: in virtual time with many machines, and with real processes."""

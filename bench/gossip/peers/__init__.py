@@ -1,0 +1,1 @@
+"""What a member of each side runs in a bench of processes; one module per side."""

@@ -1,0 +1,64 @@
+"""What a member of a bench writes down, and how it is told to go.
+
+Decides the form of a fact (one line, one write, so that the lines of many processes never mix in
+their one file) and that all members are told at once: they wait for the end of a FIFO that the
+bench holds open. Standard library only, for it runs in a peer's interpreter too. Read by
+`bench.gossip.processes_cluster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+
+FACTS, GO, BLOCK_S = "BENCH_FACTS", "BENCH_GO", "BENCH_BLOCK_S"
+"""Names of the environment variables: the file, the FIFO, for how long SIGUSR1 blocks the loop."""
+
+
+def boottime_s() -> float:
+    """CLOCK_BOOTTIME, on macOS CLOCK_MONOTONIC; the same in all processes of a host."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+class Facts:
+    """Appends lines `at_s observer event who detail` to the file that $BENCH_FACTS names."""
+
+    def __init__(self, observer: str) -> None:
+        self._observer = observer
+        self._file = os.open(os.environ[FACTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(self, event: str, who: str = "-", detail: object = "-") -> None:
+        """One fact, stamped now. No word may have a space in it; `who` is `host:port#run`."""
+        line = f"{boottime_s():.6f} {self._observer} {event} {who} {detail}\n"
+        os.write(self._file, line.encode())
+
+    def write_all(self, event: str, whos: Sequence[str]) -> None:
+        """The same fact about several members."""
+        for who in whos:
+            self.write(event, who)
+
+
+async def told_to_go() -> None:
+    """Wait until nobody holds the FIFO of $BENCH_GO open for writing any more."""
+    loop = asyncio.get_running_loop()
+    fifo = os.open(os.environ[GO], os.O_RDONLY | os.O_NONBLOCK)
+    ended = loop.create_future()
+
+    def look() -> None:
+        try:
+            is_over = os.read(fifo, 1) == b""
+        except BlockingIOError:
+            return
+        if is_over and not ended.done():
+            ended.set_result(None)
+
+    look()  # whoever comes later finds no writer, and no poll would say so
+    if not ended.done():
+        loop.add_reader(fifo, look)
+        try:
+            await ended
+        finally:
+            loop.remove_reader(fifo)
+    os.close(fifo)

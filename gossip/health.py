@@ -1,0 +1,40 @@
+"""How well this node itself seems to be: Lifeguard's local health, and how lossy its network is.
+
+Decides by how much probes are stretched, and whether this node may accuse many. Holds no clock.
+Owned by `gossip.probing`.
+Source: Lifeguard (2018), section IV-A (LHA-Probe), with the count of missed nacks.
+"""
+
+from __future__ import annotations
+
+LOSS_WEIGHT = 0.1
+
+
+class LocalHealth:
+    """`score` 0 is well; it saturates at `score_max`. Each point stretches probes by one interval.
+
+    `loss` is the share of direct probes of random members that were not answered directly, of
+    late: near 0 in a healthy network, whatever a single member does.
+    """
+
+    def __init__(self, score_max: int) -> None:
+        self.score = 0
+        self.loss = 0.0
+        self._score_max = score_max
+
+    @property
+    def factor(self) -> int:
+        """How many times their normal length probe interval and ack timeout have."""
+        return self.score + 1
+
+    def better(self) -> None:
+        """A probe succeeded."""
+        self.score = max(0, self.score - 1)
+
+    def worse(self, by: int = 1) -> None:
+        """A probe failed without the nacks that were due, or we had to refute an accusation."""
+        self.score = min(self._score_max, self.score + by)
+
+    def answered(self, directly: bool) -> None:
+        """The end of a probe of a member chosen by turns."""
+        self.loss += LOSS_WEIGHT * ((not directly) - self.loss)
