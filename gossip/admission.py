@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from gossip.dissemination import Rumour
 from gossip.events import Address, Exit, IslandMet
 from gossip.ground import Ground
 from gossip.membership import Cause, Member, NodeId, Status
@@ -30,6 +31,7 @@ from gossip.messages import (
 )
 
 GONE_EXIT = 12
+GUEST_S = 2.0
 
 
 @dataclass(slots=True)
@@ -52,6 +54,9 @@ class Admission:
         self._pending: dict[NodeId, _Pending] = {}
         self._asked: dict[Address, int] = {}  # nonce of the last WhoAreYou per address
         self._strangers: dict[NodeId, float] = {}  # of our cluster id: since when, or last invited
+        self._newcomers: dict[NodeId, None] = {}  # admitted here, and not told to the others yet
+        self._guests: dict[NodeId, float] = {}  # welcomed a moment ago: until when they are told
+        self._notice_at = math.inf
         self._asked_again: dict[NodeId, float] = {}  # members we introduced ourselves to anew
         self._island_at = math.inf
         self.deadline = math.inf
@@ -134,9 +139,22 @@ class Admission:
             pending.member, status=Status.JOINING, up_number=0, incarnation=0, cause=Cause.NONE
         )
 
-    def admitted(self, sender: NodeId) -> None:
-        """The newcomer is in the view: tell it the whole of it."""
+    def admitted(self, sender: NodeId, now: float) -> None:
+        """The newcomer is in the view: tell it the whole of it, and in a moment the others, and
+        those who came just before."""
         self._welcome(sender)
+        self._newcomers[sender] = None
+        self._guests[sender] = now + GUEST_S
+        self._notice_at = min(self._notice_at, now + self._ground.settings.notice_gap_s)
+        self._rearm()
+
+    def _tell_of_newcomers(self, now: float) -> None:
+        table = self._ground.table
+        self._notice_at = math.inf
+        newcomers, self._newcomers = self._newcomers, {}
+        self._guests = {node: until for node, until in self._guests.items() if now < until}
+        rumours: list[Rumour] = [table.members[n] for n in newcomers if n in table.members]
+        self._ground.notify(rumours, self._guests)
 
     def _welcome(self, sender: NodeId) -> None:
         ground = self._ground
@@ -172,7 +190,10 @@ class Admission:
         return False
 
     def tick(self, now: float) -> list[NodeId]:
-        """Forget requests that were not confirmed; returns tenants that were silent too long."""
+        """Tell of newcomers; forget requests that were not confirmed; returns tenants that were
+        silent too long."""
+        if now >= self._notice_at:
+            self._tell_of_newcomers(now)
         silent: list[NodeId] = []
         timeout_s = self._ground.settings.ack_timeout_s
         for node, pending in list(self._pending.items()):
@@ -322,4 +343,4 @@ class Admission:
             ),
             default=math.inf,
         )
-        self.deadline = min(self.deadline, self._island_at)
+        self.deadline = min(self.deadline, self._island_at, self._notice_at)

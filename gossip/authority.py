@@ -184,7 +184,7 @@ class Authority:
         interval_s = self._ground.settings.gossip_interval_s
         if now - self._asked_at.get(node, -interval_s) >= interval_s:
             self._asked_at[node] = now
-            self._ground.ask_record(node, of=node)
+            self._ground.ask_records((node,), of=node)
 
     def vet_record(self, sender: NodeId, record: Record) -> bool:
         """True when an honest observer can have written this reachability record.

@@ -15,9 +15,11 @@ from gossip.dissemination import Rumour, RumourQueue, is_verdict, packets, sends
 from gossip.effects import Publish, Send
 from gossip.events import Address
 from gossip.membership import Member, NodeId, Status
-from gossip.messages import Gossip, SyncReply
+from gossip.messages import Gossip, Notice, SyncReply
 from gossip.settings import GossipSettings
 from gossip.table import MembershipTable
+
+NOTICE_BYTES_MAX = 65_536
 
 
 class Ground:
@@ -39,6 +41,8 @@ class Ground:
         self.unreachable: frozenset[NodeId] = frozenset()
         self.leader: NodeId | None = None
         self.urgent: list[Rumour] = []
+        self.notices: list[Rumour] | None = None  # collected, while the leader takes its steps
+        self.tells_on = True  # False while a `Notice` is read
         self.verdict_heard = False  # one that was news, since the last gossip tick was planned
         self._seq = 0
         self._peers: tuple[int, list[NodeId]] = (-1, [])
@@ -69,9 +73,9 @@ class Ground:
         if news is not None:
             self.send(to, news)
 
-    def ask_record(self, node: NodeId, *, of: NodeId) -> None:
-        """Ask `of` for the record it holds of a member; it answers over its own connection."""
-        self.send(of, SyncReply(Gossip(floor=self.table.floor), want_members=(node,)))
+    def ask_records(self, nodes: Iterable[NodeId], *, of: NodeId) -> None:
+        """Ask `of` for the records it holds of members; it answers over its own connection."""
+        self.send(of, SyncReply(Gossip(floor=self.table.floor), want_members=tuple(nodes)))
 
     def take_rumours(self) -> Gossip | None:
         """Rumours for one packet, if there are any."""
@@ -82,14 +86,35 @@ class Ground:
 
     def originate(self, rumour: Rumour) -> None:
         """News that begins here: spread it, and tell up to `status_fanout` members at once."""
+        if self.notices is not None:
+            self.notices.append(rumour)
+            return
         self.rumours.add(rumour)
         self.urgent.append(rumour)
 
     def relay(self, rumour: Rumour) -> None:
         """News that another member told us: spread it; verdicts hurry."""
+        if not self.tells_on:
+            return
         self.rumours.add(rumour)
         if is_verdict(rumour):
             self.verdict_heard = True
+
+    def notify(self, rumours: list[Rumour], extra: Iterable[NodeId] = ()) -> None:
+        """Tell everybody at once, which needs no relays: N frames, not N log N. In a large cluster
+        only `extra` is told so, and rumours do the rest.
+
+        What does not arrive shows in the digests.
+        """
+        peers = self.reachable_peers()
+        if len(peers) > self.settings.notice_fanout_max:
+            for rumour in rumours:
+                self.originate(rumour)
+            peers = [node for node in extra if node in self.table.members]
+        for news in packets(rumours, self.table.floor, NOTICE_BYTES_MAX):
+            notice = Notice(news)
+            for peer in peers:
+                self.send(peer, notice)
 
     def flush_urgent(self) -> None:
         """Send what began here to up to `status_fanout` reachable members, in packets."""

@@ -47,7 +47,8 @@ Claim = Promotion | Departure
 class _Held:
     since: float
     voices: set[NodeId] = field(default_factory=set)
-    ask_at: float = math.inf  # a promotion: when its subject is asked
+    ask_at: float = math.inf  # a promotion: when the leader is asked, then its subject
+    asked_leader: bool = False
     heard_subject: bool = False
 
 
@@ -74,18 +75,14 @@ class Hearsay:
     # claims
 
     def promoted(self, sender: NodeId, claim: Promotion, now: float) -> bool:
-        """A member says so; True when that makes it believed. Otherwise the leader is asked, who
-        should know, and when that does not help the subject."""
+        """A member says so; True when that makes it believed. Otherwise, when no second voice
+        comes, the leader is asked, who should know, and when that does not help the subject."""
         held = self._hold(claim, now)
         if held is None:
             return False
         if not held.voices:
-            leader = self._ground.leader
-            if leader not in (None, self._ground.self_id, claim.subject):
-                self._ground.ask_record(claim.subject, of=leader)
-            if claim.subject != self._ground.self_id:
-                held.ask_at = now + self._ground.settings.gossip_interval_s
-                self.deadline = min(self.deadline, held.ask_at)
+            held.ask_at = now + self._ground.settings.gossip_interval_s
+            self.deadline = min(self.deadline, held.ask_at)
         return self._second_voice(claim, held, sender)
 
     def departed(self, sender: NodeId, claim: Departure, now: float) -> bool:
@@ -137,7 +134,7 @@ class Hearsay:
         self._questions[subject] = question
         self.deadline = min(self.deadline, question.ends_at)
         ground.send(subject, Ping(question.seq, subject))
-        ground.ask_record(subject, of=subject)
+        ground.ask_records((subject,), of=subject)
         ground.out.append(Dial(subject, question.attempt))
 
     # answers
@@ -215,14 +212,25 @@ class Hearsay:
             else:
                 believed += self._take_departures(subject)
         held_s = self._ground.settings.weakly_up_after_s
+        leader = self._ground.leader
+        of_leader: list[NodeId] = []
         for claim, held in [pair for claims in self._held.values() for pair in claims.items()]:
             if now >= held.ask_at:
                 held.ask_at = math.inf
-                self._ground.ask_record(claim.subject, of=claim.subject)
+                if not held.asked_leader and leader not in (
+                    None, self._ground.self_id, claim.subject,
+                ):  # fmt: skip
+                    held.asked_leader = True
+                    held.ask_at = now + self._ground.settings.gossip_interval_s
+                    of_leader.append(claim.subject)
+                elif claim.subject != self._ground.self_id:
+                    self._ground.ask_records((claim.subject,), of=claim.subject)
             if now >= held.since + held_s:
                 self._drop(claim)
                 if self._stands(claim, held):
                     believed.append(claim)
+        if of_leader and leader is not None:
+            self._ground.ask_records(of_leader, of=leader)
         self._rearm(held_s)
         return believed
 

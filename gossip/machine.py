@@ -70,6 +70,7 @@ from gossip.messages import (
     LinkAnswer,
     LinkQuestion,
     Nack,
+    Notice,
     Ping,
     PingRequest,
     Suspicion,
@@ -134,6 +135,7 @@ class GossipMachine:
         self._gossip_at = math.inf
         self._gossip_gap_s = settings.gossip_interval_s
         self._gossiped_at = -math.inf
+        self._head = Head(counter=-1)
         self._settled: tuple[object, ...] = ()  # what was settled last, and until when it holds
         self._settle_by = math.inf
         self._roster = -1
@@ -164,6 +166,7 @@ class GossipMachine:
             PingRequest: self._prober.ping_requested,
             Nack: self._prober.nacked,
             Gossip: self._apply,
+            Notice: self._noticed,
             ViewSeen: lambda sender, message, now: None,
             ViewSeenAck: self._view_seen_acked,
             SyncOffer: self._sync_offered,
@@ -245,9 +248,13 @@ class GossipMachine:
     @property
     def head(self) -> Head:
         """What each of our control frames tells of our view."""
-        ground = self._ground
-        table = ground.table
-        return Head(ground.cluster_id, table.members_digest, table.reach_digest, table.counter)
+        table, cluster_id = self._ground.table, self._ground.cluster_id
+        head = self._head
+        if head.counter != table.counter or head.cluster_id != cluster_id:
+            head = self._head = Head(
+                cluster_id, table.members_digest, table.reach_digest, table.counter
+            )
+        return head
 
     @property
     def view(self) -> MembershipView | None:
@@ -342,8 +349,10 @@ class GossipMachine:
             view = getattr(message, "view", None)
             if view is not None:
                 self._welcomed(sender, view, now)
-                # What we changed of our record since we asked is news to them.
-                self._ground.originate(self._ground.me)
+                told = next(m for m in view.members if m.id == self._ground.self_id)
+                if told.record_version != self._ground.me.record_version:
+                    # What we changed of our record since we asked is news to them.
+                    self._ground.originate(self._ground.me)
             self._became_member(now)
 
     def _is_fellow(self, sender: NodeId, head: Head, now: float) -> bool:
@@ -465,9 +474,9 @@ class GossipMachine:
     def _join_confirmed(self, sender: NodeId, message: JoinConfirm, now: float) -> None:
         member = self._admission.confirmed(sender, message, now)
         if member is not None:
-            self._take_member(member, now, origin=True)
+            self._take_member(member, now, tell_on=False)
             self._authority.vouch(member)
-            self._admission.admitted(sender)
+            self._admission.admitted(sender, now)
 
     def _told_who(self, sender: NodeId, message: IAm, now: float) -> None:
         if self._admission.told_who(sender, message):
@@ -557,6 +566,11 @@ class GossipMachine:
             self._take_record(sender, record)
         ground.rumours = RumourQueue(ground.settings.rumours_max)
         ground.verdict_heard = False
+
+    def _noticed(self, sender: NodeId, message: Notice, now: float) -> None:
+        self._ground.tells_on = False
+        self._apply(sender, message.news, now)
+        self._ground.tells_on = True
 
     def _apply(self, sender: NodeId, news: Gossip, now: float) -> None:
         """Merge what a member tells, each item as far as it may tell it."""
@@ -709,11 +723,9 @@ class GossipMachine:
             if ends or self._may_promote(sender, claim, now):
                 status, up_number = max(status, Status.UP), claim.up_number
         own_word = sender == claim.id
-        self._take_member(
-            replace(claim, status=status, up_number=up_number, cause=cause),
-            now,
-            first_hand=own_word,
-        )
+        if (claim.status, claim.up_number, claim.cause) != (status, up_number, cause):
+            claim = replace(claim, status=status, up_number=up_number, cause=cause)
+        self._take_member(claim, now, first_hand=own_word)
         if own_word and told.status < Status.LEAVING:
             self._hearsay.stays(claim.id, now)
 
@@ -801,15 +813,17 @@ class GossipMachine:
         )
 
     def _take_member(
-        self, member: Member, now: float, *, origin: bool = False, first_hand: bool = False
-    ) -> None:
+        self, member: Member, now: float, *, origin: bool = False, first_hand: bool = False,
+        tell_on: bool = True,
+    ) -> None:  # fmt: skip
         """Merge a record that may be merged, tell it on, and follow its status."""
         ground = self._ground
         before = ground.table.members.get(member.id)
         if not ground.table.put_member(member, first_hand=first_hand):
             return
         merged = ground.table.members[member.id]
-        self._spread(merged, origin)
+        if tell_on:
+            self._spread(merged, origin)
         if before is not None and merged.incarnation > before.incarnation:
             self._prober.refuted(member.id, merged.incarnation)
         if before is None or before.status is not merged.status:
@@ -1016,7 +1030,7 @@ class GossipMachine:
             self._prober.reachability_changed(changed, now)
         if moved or self._roster != table.roster:
             self._roster = table.roster
-            self._prober.choose_watched()
+            self._prober.roster_changed(now)
         leader = self._find_leader()
         if leader != self._leader:
             self._leader = ground.leader = leader
@@ -1046,8 +1060,12 @@ class GossipMachine:
             steps = converged_steps(ground, self._convergence.has_heard)
             if not steps:
                 return self._prune(now)
-        for step in steps:
-            self._perform(step, now)
+        if steps:
+            ground.notices = []
+            for step in steps:
+                self._perform(step, now)
+            notices, ground.notices = ground.notices, None
+            ground.notify(notices)
         return bool(steps)
 
     def _perform(self, step: Step, now: float) -> None:

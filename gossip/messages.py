@@ -77,6 +77,13 @@ class Gossip:
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """News straight from whoever decided it, sent to all whom it concerns: not to be told on."""
+
+    news: Gossip
+
+
+@dataclass(frozen=True, slots=True)
 class ViewSeen:
     """To the leader: my digests are those of this frame's head (`counter` repeats it)."""
 

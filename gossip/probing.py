@@ -30,6 +30,7 @@ otherwise make a quarter of its square of them."""
 NACK_SHARE = 0.8
 """A helper says so early that its nack arrives before the probe ends."""
 ASK_AFTER_PAUSE = 3
+CHOOSE_AFTER_S = 1.0
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class Prober:
         self._reminded_at: dict[NodeId, float] = {}
         self._acked_since_redial: set[NodeId] = set()
         self._next_at = math.inf
+        self._choose_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
         self.version = 0  # of `suspects` and `unresponsive`
@@ -126,7 +128,7 @@ class Prober:
     @property
     def deadline(self) -> float:
         """The next instant `tick` is due; may be early."""
-        due = min(self._next_at, self._redial_at, self._suspects_due)
+        due = min(self._next_at, self._redial_at, self._suspects_due, self._choose_at)
         for probe in self._probes.values():
             if not probe.acked and probe.indirect_at < due:
                 due = probe.indirect_at
@@ -154,6 +156,8 @@ class Prober:
                 self._ground.send(ping.origin, Nack(ping.origin_seq))
         if now >= self._redial_at:
             self._redial(now)
+        if now >= self._choose_at:
+            self._choose_watched()
 
     def _begin_probes(self, now: float) -> None:
         ground, settings = self._ground, self._ground.settings
@@ -295,9 +299,15 @@ class Prober:
         if ground.unreachable and self._redial_at == math.inf:
             self._redial_at = now + ground.settings.redial_interval_s
 
-    def choose_watched(self) -> None:
-        """The roster or the unreachable set moved: another set may have to be watched."""
-        if not self._is_plain and self._watch.follow(self._ground.unreachable):
+    def roster_changed(self, now: float) -> None:
+        """The members or the unreachable set moved: others may have to be watched, once all is
+        quiet; links are not dialled for every one of a hundred that join."""
+        if not self._is_plain:
+            self._choose_at = min(self._choose_at, now + CHOOSE_AFTER_S)
+
+    def _choose_watched(self) -> None:
+        self._choose_at = math.inf
+        if self._watch.follow(self._ground.unreachable):
             self._ground.out.append(KeepLinks(self._watch.subjects))
 
     def paused(self, gap_s: float, now: float) -> None:

@@ -34,6 +34,8 @@ class GossipSettings:
     packet_bytes_max: int = 4096  # of rumours; a link is a byte stream, no datagram
     rumour_mult: float = 4.0  # each rumour is sent mult x log10(N + 1) times by each member
     status_fanout: int = 8  # a change of status goes to so many members at once
+    notice_fanout_max: int = 128  # a leader, or who admits, tells so many members itself
+    notice_gap_s: float = 0.05  # newcomers that come so close together are told of together
     sync_after_ticks: int = 2  # views that differ for so many gossip ticks are exchanged
     sync_interval_s: float = 1.0  # at most one exchange started per this time
     join_retry_s: float = 0.1

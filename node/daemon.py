@@ -196,11 +196,11 @@ class Daemon:
             return
         due = self._due
         now = self._look_at_the_clock()
-        if now < self._no_tick_before:
-            self._rearm()
-            return
         # Timers may fire a little early; without max() the core would see "not yet" and we'd spin.
         at = max(now, due) if due < math.inf else now
+        if at < self._no_tick_before:
+            self._rearm()
+            return
         self._perform(self._step(lambda: self._core.tick(at)))
         self._rearm()
 

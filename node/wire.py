@@ -50,6 +50,7 @@ TAGS: dict[int, type] = {
     20: g.YouAreGone,
     21: g.LinkQuestion,
     22: g.LinkAnswer,
+    23: g.Notice,
     32: s.HandOverAsk,
     33: s.HandOverAnswer,
     34: s.HostNotice,

@@ -248,10 +248,10 @@ class Links(Generic[Queue]):
             self._idle_timer.cancel()
         self._idle_timer = self._loop.call_later(self._timing.unkept_idle_s, self._look_for_idle)
 
-    @property
-    def open_count(self) -> int:
-        """How many links are established."""
-        return sum(link.up for link in self._links.values())
+    def has_heartbeat(self, peer: NodeId) -> bool:
+        """True when the link to `peer` is established and tells a frozen process."""
+        link = self._links.get(peer)
+        return link is not None and link.up and link.wire is not None and link.wire.has_heartbeat
 
     def states(self) -> list[tuple[NodeId, str, int]]:
         """Peer, state and waiting bytes of each link; the states are those of `LinkRecord`."""

@@ -70,10 +70,11 @@ SILENT_LOOKED_AT_MAX = 16  # for each connection that is one too many
 
 class _Source(NamedTuple):
     """What libzmq knows of the connection a frame came on: the key it has proven (empty without
-    keys), and its TCP connection."""
+    keys), and its TCP connection. `is_known` and no `tcp`: it has ended already."""
 
     public_key: bytes
     tcp: TcpConnection | None
+    is_known: bool = True
 
 
 class _Connection:
@@ -147,10 +148,10 @@ class Listener:
         self._current: dict[tuple[NodeId, int], bytes] = {}
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
         self._hung_up: set[int] = set()  # of those, ended by us
-        # By descriptor, of the connections that introduced themselves; and the ended ones of them.
+        # By descriptor, the connections that are remembered; and those to look at, have they ended.
         self._routes: dict[int, tuple[bytes, TcpConnection]] = {}
-        self._ended: list[tuple[bytes, TcpConnection]] = []
-        self._forgetting: asyncio.TimerHandle | None = None
+        self._to_look_at: list[tuple[bytes, TcpConnection | None]] = []
+        self._looking: asyncio.TimerHandle | None = None
         self._handshake_failed = False
         self.frames_received = 0
         self.bytes_received = 0
@@ -235,9 +236,9 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening and drop all connections. Idempotent."""
-        if self._forgetting is not None:
-            self._forgetting.cancel()
-            self._forgetting = None
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if self._monitor is not None:
             self._monitor.close()
             self._monitor = None
@@ -351,12 +352,12 @@ class Listener:
     def _source_of(self, frame: zmq.Frame | None) -> _Source:
         """What libzmq tells of the connection that a frame came on."""
         if frame is None:
-            return _Source(b"", None)
+            return _Source(b"", None, is_known=False)
         try:
             key = bytes.fromhex(str(frame.get("User-Id"))) if self._authorise is not None else b""
             return _Source(key, identify(int(frame.get("__fd")), self._port))
         except (zmq.ZMQError, ValueError):
-            return _Source(b"", None)
+            return _Source(b"", None, is_known=False)
 
     def _take_unusual(
         self,
@@ -375,11 +376,13 @@ class Listener:
         refusal = self._refused.get(routing_id)
         if refusal is None:
             hello = unpack_hello(frame, self._versions, self._lane)
-            refusal = (
-                hello
-                if isinstance(hello, HelloRefusal)
-                else self._introduce(routing_id, hello, self._source_of(whole))
-            )
+            if isinstance(hello, HelloRefusal):
+                refusal = hello
+            else:
+                source = self._source_of(whole)
+                refusal = self._introduce(routing_id, hello, source)
+                if source.is_known:
+                    self._look_later(routing_id, source.tcp)
         if refusal is not None:
             self._remember_refused(routing_id, refusal)
             self._refuse(refusal.reason, refusal.detail)
@@ -420,8 +423,6 @@ class Listener:
         )
         self._introduced[routing_id] = connection
         self._current[connection.key] = routing_id
-        if source.tcp is not None:
-            self._routes[source.tcp.descriptor] = (routing_id, source.tcp)
         self._welcome(hello)
         return None
 
@@ -451,7 +452,7 @@ class Listener:
         elif event == zmq.EVENT_DISCONNECTED:
             ended = self._routes.pop(value, None)
             if ended is not None:
-                self._forget_later(ended)
+                self._look_later(*ended)
             failed, self._handshake_failed = self._handshake_failed, False
             if value in self._hung_up:
                 self._hung_up.discard(value)
@@ -470,28 +471,29 @@ class Listener:
             if value not in _CLOSED_BY_PEER and event != zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 self._refuse("handshake", f"failed with {_failure(event, value)}")
 
-    def _forget_later(self, ended: tuple[bytes, TcpConnection]) -> None:
-        self._ended.append(ended)
-        if self._forgetting is None:
-            self._forgetting = self._loop.call_later(_FORGET_AFTER_S, self._forget_ended)
+    def _look_later(self, routing_id: bytes, tcp: TcpConnection | None) -> None:
+        self._to_look_at.append((routing_id, tcp))
+        if self._looking is None:
+            self._looking = self._loop.call_later(_FORGET_AFTER_S, self._forget_ended)
 
     def _forget_ended(self) -> None:
-        """Forget the connections that have ended. Frames and events come on different ways: the
-        descriptor of an ended one may have been that of another connection before it was told."""
-        self._forgetting = None
-        ended, self._ended = self._ended, []
-        if self._scheduled:  # there is more to read, perhaps of theirs
-            for entry in ended:
-                self._forget_later(entry)
-            return
-        for routing_id, tcp in ended:
-            if identify(tcp.descriptor, self._port) == tcp:
-                self._routes.setdefault(tcp.descriptor, (routing_id, tcp))
-                continue
-            connection = self._introduced.pop(routing_id, None)
-            if connection is not None:
-                del self._current[connection.key]
-            self._refused.pop(routing_id, None)
+        """Forget which connections have ended.
+
+        Frames and events come on different ways, so an end may be told before the introduction,
+        and a descriptor be another connection's by then: what counts is what the kernel says.
+        """
+        self._looking = None
+        entries, self._to_look_at = self._to_look_at, []
+        for routing_id, tcp in entries:
+            if self._scheduled:  # there is more to read, perhaps of its
+                self._look_later(routing_id, tcp)
+            elif tcp is not None and identify(tcp.descriptor, self._port) == tcp:
+                self._routes[tcp.descriptor] = (routing_id, tcp)
+            else:
+                connection = self._introduced.pop(routing_id, None)
+                if connection is not None:
+                    del self._current[connection.key]
+                self._refused.pop(routing_id, None)
 
     def _end_a_silent_one(self) -> None:
         """Too many handshakes at once: make room, where the system tells who said nothing yet."""

@@ -170,9 +170,7 @@ class Hosts:
 
     def heal(self, source: int, target: int) -> None:
         """End a cut."""
-        self._on(
-            self._names[source], "neigh", "del", self.addresses[target], "dev", "eth0"
-        )
+        self._on(self._names[source], "neigh", "del", self.addresses[target], "dev", "eth0")
 
     def close(self) -> None:
         """Remove what was made; harmless when it is gone."""

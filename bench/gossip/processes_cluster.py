@@ -8,7 +8,6 @@ measured. Every instant is CLOCK_BOOTTIME, as the observing member wrote it. Cal
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -19,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from bench.gossip.peers.facts import BLOCK_S, FACTS, GO, boottime_s
+from bench.gossip.peers.facts import BLOCK_S, BULK_TO, FACTS, GO, boottime_s
 from bench.processes import Members, NotSeenError, spawn
 
 MEMBER_APP = "bench.gossip.peers.member:setup"
 START_TIMEOUT_S = 120.0
 SETTLE_TIMEOUT_S = 90.0
 POLL_S = 0.01
+ENDED_POLL_S = 0.5
 GONE = frozenset({"unreachable", "down", "removed"})
 """What an observer writes when it holds a member gone, or reachable by nobody it asked."""
 
@@ -44,6 +44,11 @@ class Side:
     command: tuple[str, ...] | None = None
     arguments: tuple[str, ...] = ()
     loop: str = "uvloop"
+
+    @property
+    def python(self) -> str:
+        """The interpreter of its members."""
+        return self.command[0] if self.command is not None else sys.executable
 
     def member_command(self, port: int, seed: int) -> list[str]:
         """The command of one member."""
@@ -102,16 +107,13 @@ class Started:
 class Cluster:
     """`count` members of a side in `directory`; all are ended on the way out, by pid."""
 
-    def __init__(
-        self, side: Side, directory: Path, count: int, *, block_s: float = 3.0, **more: str
-    ) -> None:
+    def __init__(self, side: Side, directory: Path, count: int, *, block_s: float = 3.0) -> None:
         self.side = side
         self.directory = directory
         self.members: dict[str, Started] = {}
         self.ports = sorted(Members(directory).free_ports(count))
         self.facts: list[Fact] = []
         self.seen: dict[str, Seen] = {}
-        self._environment = more
         self._facts_path = directory / "facts"
         self._facts_path.touch()
         self._read_bytes = 0
@@ -120,7 +122,13 @@ class Cluster:
         os.mkfifo(fifo)
         # Also open for reading, by which the opening does not wait for a reader.
         self._held: int | None = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
-        self._environment |= {FACTS: str(self._facts_path), GO: str(fifo), BLOCK_S: f"{block_s:g}"}
+        self.block_s = block_s
+        self._environment = {
+            FACTS: str(self._facts_path),
+            GO: str(fifo),
+            BLOCK_S: f"{block_s:g}",
+            BULK_TO: self.bulk_target,
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -134,6 +142,11 @@ class Cluster:
     def seed(self) -> str:
         """The address that all are given; the lowest of them."""
         return f"127.0.0.1:{self.ports[0]}"
+
+    @property
+    def bulk_target(self) -> str:
+        """The member that gets the bulk which SIGUSR2 makes another one of ours send."""
+        return f"127.0.0.1:{self.ports[-1]}"
 
     @property
     def running(self) -> list[Started]:
@@ -163,7 +176,9 @@ class Cluster:
 
         def ready() -> bool:
             found = {
-                fact.observer for fact in self.facts if fact.event == "ready" and fact.at_s > after_s
+                fact.observer
+                for fact in self.facts
+                if fact.event == "ready" and fact.at_s > after_s
             }
             return wanted <= found
 
@@ -232,15 +247,11 @@ class Cluster:
         self.read()
         return len(self.facts)
 
-    def after(
-        self, mark: int, events: Iterable[str], *, who: str | None = None
-    ) -> list[Fact]:
+    def after(self, mark: int, events: Iterable[str], *, who: str | None = None) -> list[Fact]:
         """The facts after a mark, of these events, about one member if it is named."""
         wanted = frozenset(events)
         return [
-            fact
-            for fact in self.facts[mark:]
-            if fact.event in wanted and who in (None, fact.who)
+            fact for fact in self.facts[mark:] if fact.event in wanted and who in (None, fact.who)
         ]
 
     def first_by_observer(
@@ -257,14 +268,18 @@ class Cluster:
 
     def wait(self, what: str, fact: Callable[[], Any], timeout_s: float) -> Any:
         """The first true value of `fact()`, asked after each reading. Raises `NotSeenError`."""
-        until = time.monotonic() + timeout_s
+        begun_s = looked_s = time.monotonic()
         while True:
             self.read()
             if value := fact():
                 return value
-            ended = [one.address for one in self._processes if _ended_by_itself(one)]
-            if ended or time.monotonic() > until:
-                what += f" ({', '.join(ended)} ended by itself)" if ended else ""
+            now_s = time.monotonic()
+            if now_s - looked_s > ENDED_POLL_S:
+                looked_s = now_s
+                ended = [one.address for one in self._processes if _ended_by_itself(one)]
+                if ended:
+                    raise NotSeenError(f"{', '.join(ended)} ended by itself\n{self.logs()}")
+            if now_s - begun_s > timeout_s:
                 raise NotSeenError(f"not seen within {timeout_s:g} s: {what}\n{self.logs()}")
             time.sleep(POLL_S)
 
@@ -319,14 +334,3 @@ class Cluster:
 
 def _ended_by_itself(member: Started) -> bool:
     return not member.told_to_end and not member.running
-
-
-@contextlib.contextmanager
-def stopped(member: Started) -> Any:
-    """SIGSTOP now, SIGCONT on the way out; gives the instant of the stop."""
-    at_s = member.signal(signal.SIGSTOP)
-    try:
-        yield at_s
-    finally:
-        if member.running:
-            member.signal(signal.SIGCONT)

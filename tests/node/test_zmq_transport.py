@@ -453,19 +453,6 @@ async def test_close_links_drops_what_waits_says_nothing_and_the_next_send_dials
         assert not b.inbox.refused
 
 
-@on_both_loops
-async def test_a_frozen_process_is_told_by_missing_heartbeats() -> None:
-    """A stopped process keeps its sockets; only a heartbeat finds out (link evidence)."""
-    async with Stage() as stage:
-        a = await stage.node(1, limits=limits(heartbeat_interval_s=0.1, heartbeat_timeout_s=0.3))
-        with process() as child:
-            a.transport.send_control(child.id(5), b"ping")
-            await a.transport.flush(WAIT_S)
-            child.stop()
-            await a.inbox.until(lambda: a.inbox.lost)
-            assert a.inbox.lost == [(child.id(5), Lane.CONTROL)]
-
-
 # -- who speaks --------------------------------------------------------------------------------
 
 

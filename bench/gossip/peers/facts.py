@@ -13,8 +13,9 @@ import os
 import time
 from collections.abc import Sequence
 
-FACTS, GO, BLOCK_S = "BENCH_FACTS", "BENCH_GO", "BENCH_BLOCK_S"
-"""Names of the environment variables: the file, the FIFO, for how long SIGUSR1 blocks the loop."""
+FACTS, GO, BLOCK_S, BULK_TO = "BENCH_FACTS", "BENCH_GO", "BENCH_BLOCK_S", "BENCH_BULK_TO"
+"""Names of the environment variables: the file, the FIFO, for how long SIGUSR1 blocks the loop, and
+to which member SIGUSR2 sends bulk (ours only)."""
 
 
 def boottime_s() -> float:
