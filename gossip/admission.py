@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from gossip.dissemination import Rumour
-from gossip.events import Address, Exit, IslandMet
+from gossip.events import Address, Exit, IslandMet, SurvivorMet
 from gossip.ground import Ground
 from gossip.membership import Cause, Member, NodeId, Status
 from gossip.messages import (
@@ -32,6 +32,8 @@ from gossip.messages import (
 
 GONE_EXIT = 12
 GUEST_S = 2.0
+REMOVED_ASKED_S = 600.0
+SURVIVOR_REPEAT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -57,6 +59,9 @@ class Admission:
         self._newcomers: dict[NodeId, None] = {}  # admitted here, and not told to the others yet
         self._guests: dict[NodeId, float] = {}  # welcomed a moment ago: until when they are told
         self._notice_at = math.inf
+        self._removed: dict[NodeId, float] = {}  # of late: until when their addresses are asked
+        self._removed_at = math.inf
+        self._survivor_noted_at = -math.inf
         self._asked_again: dict[NodeId, float] = {}  # members we introduced ourselves to anew
         self._island_at = math.inf
         self.deadline = math.inf
@@ -194,6 +199,8 @@ class Admission:
         silent too long."""
         if now >= self._notice_at:
             self._tell_of_newcomers(now)
+        if now >= self._removed_at:
+            self._ask_removed(now)
         silent: list[NodeId] = []
         timeout_s = self._ground.settings.ack_timeout_s
         for node, pending in list(self._pending.items()):
@@ -267,15 +274,38 @@ class Admission:
         self._rearm()
 
     def island_tick(self, addresses: tuple[Address, ...], now: float) -> None:
-        """Ask seeds and remembered members outside our view."""
+        """Ask seeds and remembered members that we do not reach, at whose address another process
+        may be by now."""
         if now < self._island_at:
             return
-        self._island_at = now + self._ground.settings.island_probe_s
+        ground = self._ground
+        self._island_at = now + ground.settings.island_probe_s
         self._rearm()
-        within = {(node.host, node.port) for node in self._ground.table.members}
+        within = {(node.host, node.port) for node in (ground.self_id, *ground.reachable_peers())}
         for address in addresses:
             if address not in within:
                 self.ask_who(NodeId(*address, 0))
+
+    def removed(self, node: NodeId, now: float) -> None:
+        """A member was removed that did not leave. It may live, and with it a part of the cluster
+        that removed us: for a while its address is asked, at a low rate."""
+        if len(self._removed) >= self._ground.settings.remembered_max:
+            del self._removed[next(iter(self._removed))]
+        self._removed[node] = now + REMOVED_ASKED_S
+        self._removed_at = min(self._removed_at, now + self._ground.settings.redial_interval_s)
+        self._rearm()
+
+    def _ask_removed(self, now: float) -> None:
+        ground = self._ground
+        self._removed = {node: until for node, until in self._removed.items() if now < until}
+        self._removed_at = math.inf
+        if not self._removed:
+            return
+        self._removed_at = now + ground.settings.redial_interval_s
+        within = {(node.host, node.port) for node in ground.reachable_peers()}
+        for node in ground.sample(list(self._removed), ground.settings.redials_per_s_max):
+            if (node.host, node.port) not in within:
+                self.ask_who(NodeId(node.host, node.port, 0))
 
     def ask_who(self, peer: NodeId) -> None:
         """Ask a process which cluster it is in."""
@@ -285,24 +315,28 @@ class Admission:
         if address not in self._asked and len(self._asked) >= ground.settings.pending_joins_max:
             self._asked.clear()
         self._asked[address] = nonce
-        ground.send(
-            peer, WhoAreYou(ground.cluster_name, ground.cluster_id, ground.up_count(), nonce)
-        )
+        size, _ = ground.side_of_ours()
+        ground.send(peer, WhoAreYou(ground.cluster_name, ground.cluster_id, size, nonce))
 
     def asked_who(self, sender: NodeId, message: WhoAreYou) -> None:
-        """Answer; and ask back, for only an answer to our own question is fresh enough to stop."""
+        """Answer; and ask back, for only an answer to our own question is fresh enough to stop.
+
+        Not one of another name: nothing follows from its answer.
+        """
         ground = self._ground
+        size, oldest = ground.side_of_ours()
         ground.send(
-            sender,
-            IAm(ground.cluster_name, ground.cluster_id, ground.up_count(), message.nonce),
+            sender, IAm(ground.cluster_name, ground.cluster_id, size, message.nonce, oldest)
         )
         address = (sender.host, sender.port)
-        if message.cluster_id != ground.cluster_id and address not in self._asked:
+        is_other = message.cluster_id != ground.cluster_id or sender in ground.table.gone
+        if is_other and message.cluster_name == ground.cluster_name and address not in self._asked:
             self.ask_who(sender)
 
-    def told_who(self, sender: NodeId, message: IAm) -> bool:
-        """Invite a looking process; of two clusters under one name the smaller stops (of equal
-        ones that with the greater id: the one founded later). True when it is ours."""
+    def told_who(self, sender: NodeId, message: IAm, now: float) -> bool:
+        """Invite a looking process; of two clusters under one name, or two parts of one that
+        removed each other, the smaller stops (of equal ones that which was founded later, or whose
+        oldest member is younger). True when it is ours."""
         ground = self._ground
         if self._asked.pop((sender.host, sender.port), None) != message.nonce:
             ground.counters["island-answer-unasked"] += 1
@@ -313,21 +347,34 @@ class Admission:
         if message.cluster_id == 0:
             ground.send(sender, Invite(ground.cluster_name))
             return False
-        if message.cluster_id == ground.cluster_id:
+        size, oldest = ground.side_of_ours()
+        if message.cluster_id != ground.cluster_id:
+            we_stop = (size, -ground.cluster_id) < (message.cluster_size, -message.cluster_id)
+            ground.publish(
+                IslandMet(sender.address, message.cluster_id, message.cluster_size, we_stop)
+            )
+            what = f"two clusters are named {ground.cluster_name!r}"
+        elif sender in ground.table.gone:
+            we_stop = (size, -oldest) < (message.cluster_size, -message.oldest_number)
+            self._note_survivor(sender, message.cluster_size, we_stop, now)
+            what = "two parts of this cluster have removed each other"
+        else:
             return False
-        ours = (ground.up_count(), -ground.cluster_id)
-        theirs = (message.cluster_size, -message.cluster_id)
-        we_stop = ours < theirs
-        ground.publish(IslandMet(sender.address, message.cluster_id, message.cluster_size, we_stop))
         if we_stop:
             reason = (
-                f"two clusters are named {ground.cluster_name!r}: {sender.address} is in one of "
-                f"{message.cluster_size}, ours has {ground.up_count()}; the smaller one stops"
+                f"{what}: {sender.address} is in one of {message.cluster_size}, ours has {size}; "
+                f"the smaller one stops"
             )
             for peer in ground.peers():
                 ground.send(peer, Dissolve(message.cluster_id, sender, reason))
             ground.out.append(Exit(GONE_EXIT, reason))
         return we_stop
+
+    def _note_survivor(self, sender: NodeId, size: int, we_stop: bool, now: float) -> None:
+        if we_stop or now >= self._survivor_noted_at + SURVIVOR_REPEAT_S:
+            self._survivor_noted_at = now
+            cause = self._ground.table.gone[sender]
+            self._ground.publish(SurvivorMet(sender.address, cause, size, we_stop))
 
     def _rearm(self) -> None:
         timeout_s = self._ground.settings.ack_timeout_s
@@ -343,4 +390,4 @@ class Admission:
             ),
             default=math.inf,
         )
-        self.deadline = min(self.deadline, self._island_at, self._notice_at)
+        self.deadline = min(self.deadline, self._island_at, self._notice_at, self._removed_at)

@@ -225,11 +225,13 @@ class IslandMet:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorMet:
-    """A member that we removed is alive, and so is a part of our cluster that removed us: they are
-    never merged. One of the two has to be stopped by an operator; said once a minute."""
+    """A member that we removed lives, in a part of our cluster that removed us. They are never
+    merged, the smaller part stops; said once a minute."""
 
     address: str
     cause: Cause
+    other_size: int
+    we_stop: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,8 +166,17 @@ class Ground:
         return None
 
     def up_count(self) -> int:
-        """How many members count."""
+        """How many members count, reachable or not."""
         return sum(member.counts for member in self.table.members.values())
+
+    def side_of_ours(self) -> tuple[int, int]:
+        """How many members that count we reach, ourselves among them, and the age of the oldest."""
+        ages = [
+            member.up_number
+            for node, member in self.table.members.items()
+            if member.counts and node not in self.unreachable
+        ]
+        return len(ages), min((age for age in ages if age), default=0)
 
     def sample(self, nodes: Iterable[NodeId], count: int) -> list[NodeId]:
         """Up to `count` of them, by chance."""

@@ -129,7 +129,6 @@ class GossipMachine:
         self._patience = Patience(ground)
         self._told_gone: dict[NodeId, float] = {}
         self._told_again: dict[NodeId, float] = {}
-        self._survivors: dict[NodeId, float] = {}  # members that we removed and then met
         self._closing: dict[NodeId, float] = {}
         self._buried_at: dict[NodeId, float] = {}
         self._gossip_at = math.inf
@@ -267,13 +266,15 @@ class GossipMachine:
         return {**self._ground.counters, "table-dropped": self._ground.table.dropped}
 
     def failing_links(self) -> list[tuple[NodeId, NodeId]]:
-        """(observer, subject) of each record that calls a member unreachable, sorted."""
-        table = self._ground.table
-        return sorted(
+        """(observer, subject) of each link that fails, sorted: of every record that calls a member
+        unreachable, and of our own links to members that only others reach."""
+        table, own = self._ground.table, self._ground.self_id
+        records = {
             (observer, subject)
             for subject in table.unreachable
             for observer in table.accusers(subject)
-        )
+        }
+        return sorted(records | {(own, node) for node in self._prober.failing_links})
 
     def explain(self, now: float) -> str:
         """In words: why there is no cluster yet, or who blocks convergence."""
@@ -327,7 +328,6 @@ class GossipMachine:
             elif self._is_fellow(sender, head, now):
                 self._authority.confirm(sender, sender)
                 self._hearsay.heard(sender)
-                self._prober.frame_came(sender, now)
                 self._messages[type(message)](sender, message, now)
             elif self._is_stranger(sender, head):
                 self._stranger_said(sender, message, now)
@@ -479,7 +479,7 @@ class GossipMachine:
             self._admission.admitted(sender, now)
 
     def _told_who(self, sender: NodeId, message: IAm, now: float) -> None:
-        if self._admission.told_who(sender, message):
+        if self._admission.told_who(sender, message, now):
             self._remember_rival(sender)
 
     def _remember_rival(self, member: NodeId) -> None:
@@ -491,7 +491,9 @@ class GossipMachine:
     def _dissolved(self, sender: NodeId, message: Dissolve, now: float) -> None:
         """A fellow says that the cluster stops: on the word of two, of the leader, or of the other
         cluster itself, which we ask."""
-        if message.other_cluster_id == self._ground.cluster_id:
+        ground = self._ground
+        is_survivor = message.other_member in ground.table.gone
+        if message.other_cluster_id == ground.cluster_id and not is_survivor:
             return
         self._dissolvers.add(sender)
         if len(self._dissolvers) < VOICES and not self._has_authority(sender, now):
@@ -563,7 +565,7 @@ class GossipMachine:
             if stone.id != ground.self_id and 0 < stone.number <= NUMBER_MAX:
                 self._take_tombstone(stone, now)
         for record in view.records:
-            self._take_record(sender, record)
+            self._take_record(sender, record, now)
         ground.rumours = RumourQueue(ground.settings.rumours_max)
         ground.verdict_heard = False
 
@@ -587,12 +589,13 @@ class GossipMachine:
         for stone in news.tombstones:
             self._told_of_removal(sender, stone, now)
         for record in news.records:
-            self._take_record(sender, record)
+            self._take_record(sender, record, now)
         for suspicion in news.suspicions:
             if suspicion.subject == ground.self_id:
-                self._refute(sender, suspicion.subject, suspicion.incarnation, accused=True)
+                self._refute(sender, suspicion.incarnation, now)
             elif self._is_answered(suspicion):
-                self._tell_again(sender, suspicion.subject, now)
+                accused = ground.table.members[suspicion.subject]
+                self._tell_again(sender, accused.id, accused, now)
             elif suspicion.accuser == ground.self_id:
                 continue  # ours comes back, or never was: we know ourselves whom we suspect
             elif authority.vet_suspicion(sender, suspicion):
@@ -605,26 +608,27 @@ class GossipMachine:
         member = self._ground.table.members.get(suspicion.subject)
         return member is not None and member.incarnation > suspicion.incarnation
 
-    def _tell_again(self, sender: NodeId, node: NodeId, now: float) -> None:
-        """The sender holds what is over: tell it, at most once per gossip interval and member."""
+    def _tell_again(self, sender: NodeId, key: NodeId, member: Member, now: float) -> None:
+        """The sender holds what is over: tell it, at most once per gossip interval and key."""
         ground = self._ground
         interval_s = ground.settings.gossip_interval_s
-        if now - self._told_again.get(node, -math.inf) >= interval_s:
+        if now - self._told_again.get(key, -math.inf) >= interval_s:
             if len(self._told_again) >= ground.settings.pending_joins_max:
                 self._told_again.clear()
-            self._told_again[node] = now
-            news = Gossip(members=(ground.table.members[node],), floor=ground.table.floor)
-            ground.send(sender, news)
+            self._told_again[key] = now
+            ground.send(sender, Gossip(members=(member,), floor=ground.table.floor))
 
-    def _take_record(self, sender: NodeId, record: Record) -> None:
+    def _take_record(self, sender: NodeId, record: Record, now: float) -> None:
         ground = self._ground
         if not self._authority.vet_record(sender, record):
             return
         if record.observer == ground.self_id:
             self._told_of_own_record(sender, record)
-        elif ground.table.put_record(record):
+            return
+        if ground.table.put_record(record):
             ground.relay(record)
-            self._refute(sender, record.subject, record.subject_incarnation, record.unreachable)
+        if record.subject == ground.self_id and record.unreachable:
+            self._refute(sender, record.subject_incarnation, now)
 
     def _told_of_own_record(self, sender: NodeId, record: Record) -> None:
         """One that we wrote comes back; one that we did not write is replaced by a later one."""
@@ -635,10 +639,11 @@ class GossipMachine:
             self._authority.refuse("own-record-forged", sender)
             self._prober.reassert(record)
 
-    def _refute(self, sender: NodeId, subject: NodeId, incarnation: int, accused: bool) -> None:
+    def _refute(self, sender: NodeId, incarnation: int, now: float) -> None:
         """Somebody holds us suspect or unreachable at this incarnation: show a higher one."""
         me = self._ground.me
-        if subject != me.id or not accused or incarnation < me.incarnation:
+        if incarnation < me.incarnation:
+            self._tell_again(sender, sender, me, now)  # it missed our answer
             return
         if not self._authority.can_answer(incarnation):
             # Only we raise it, and no relay makes any honest member believe in so high a one.
@@ -866,6 +871,8 @@ class GossipMachine:
         self._close_links(node, now)
         if tombstone.cause.is_proof:
             ground.out.append(UnwatchProcess(node))
+        if tombstone.cause is not Cause.LEFT:
+            self._admission.removed(node, now)
         if tombstone.cause is Cause.LEFT and len(self._left_at) < ground.settings.remembered_max:
             self._left_at[node.address] = now
         ground.publish(MemberRemoved(node, tombstone.cause))
@@ -1055,6 +1062,8 @@ class GossipMachine:
     def _lead(self, now: float) -> bool:
         """The leader's steps that are due; True when they changed the view."""
         ground = self._ground
+        if not ground.me.counts and ground.up_count():
+            return False  # all that were up are out of our reach: we were never up to decide that
         steps = impatient_steps(ground, self._patience, now)
         if not steps and self._convergence.is_complete and self._prober.is_sure:
             steps = converged_steps(ground, self._convergence.has_heard)

@@ -182,7 +182,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class WhoAreYou:
-    """From a member to a seed address outside its view; `cluster_size` = members that count."""
+    """From a member to a seed address outside its view; `cluster_size` = members that count and
+    are in its reach."""
 
     cluster_name: str
     cluster_id: int
@@ -192,12 +193,14 @@ class WhoAreYou:
 
 @dataclass(frozen=True, slots=True)
 class IAm:
-    """Answer to `WhoAreYou` with its nonce; `cluster_id` 0 means still looking."""
+    """Answer to `WhoAreYou` with its nonce; `cluster_id` 0 means still looking. `oldest_number` is
+    the age of the oldest member in its reach."""
 
     cluster_name: str
     cluster_id: int
     cluster_size: int
     nonce: int
+    oldest_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,13 @@ class _Probe:
     acked: bool = False
     acked_directly: bool = False
     helpers: frozenset[NodeId] = frozenset()
-    nacked: set[NodeId] = field(default_factory=set)
+    acked_by: set[NodeId] = field(default_factory=set)
+    nacked_by: set[NodeId] = field(default_factory=set)
+
+    @property
+    def is_missed(self) -> bool:
+        """Neither we nor most of the helpers had an ack."""
+        return not self.acked_directly and 2 * len(self.acked_by) <= len(self.helpers)
 
 
 @dataclass(slots=True)
@@ -243,12 +249,13 @@ class Prober:
         """What the end of a probe says of ourselves, and of a member that comes and goes."""
         if probe.acked:
             self._health.better()
+            self._watch.linked(probe.target, probe.acked_directly)
         else:
-            missed = len(probe.helpers) - len(probe.nacked)
+            missed = len(probe.helpers) - len(probe.nacked_by)
             self._health.worse(missed if probe.helpers else 1)
         if not probe.is_watch:
             self._health.answered(probe.acked_directly)
-        elif self._watch.probed(probe.target, probe.acked_directly, now, self._health.loss) and (
+        elif self._watch.probed(probe.target, probe.is_missed, self._health.loss) and (
             self._health.score <= 1
         ):
             self._ground.counters["held-for-losses"] += 1
@@ -375,7 +382,7 @@ class Prober:
         if probe is None or sender not in probe.helpers:
             self._ground.counters["nack-unasked"] += 1
         else:
-            probe.nacked.add(sender)
+            probe.nacked_by.add(sender)
 
     def acked(self, sender: NodeId, message: Ack, now: float) -> None:
         """A sign of life: direct from the target, or relayed by a helper that we asked.
@@ -403,7 +410,10 @@ class Prober:
             return
         if probe is not None:
             probe.acked = True
-            probe.acked_directly = probe.acked_directly or direct
+            if direct:
+                probe.acked_directly = True
+            else:
+                probe.acked_by.add(sender)
 
     def heard(self, node: NodeId, now: float) -> None:
         """A round trip to the member itself: our suspicion and our record end."""
@@ -417,9 +427,10 @@ class Prober:
         if own is not None and own.unreachable:
             self._record(node, unreachable=False)
 
-    def frame_came(self, node: NodeId, now: float) -> None:
-        """Anything came over a connection of this member: it is there, if it answers or not."""
-        self._watch.heard(node, now)
+    @property
+    def failing_links(self) -> list[NodeId]:
+        """Members that we reach through others only; sorted."""
+        return self._watch.failing_links
 
     # verdicts
 

@@ -20,8 +20,9 @@ from gossip.membership import NodeId
 
 WINDOW = 16  # probes of a watched member that are remembered
 MISSES_MIN = 12  # of them unanswered: it hardly answers, though it is there
+SAVED_MIN = 3  # so many probes in a row saved by helpers only: the link fails, not the member
+SAVED_MAX = 256
 LOSS_MAX = 0.3  # where so many probes of others are lost, one member's losses say nothing
-HEARD_WITHIN_S = 8.0
 FLAP_WINDOW_S = 120.0  # who comes back and is lost again within this time is held
 HOLD_S = 24.0
 HELD_PINGS = 24  # one per second
@@ -40,8 +41,8 @@ class Watch:
         self._count = count
         self._ring: list[RingKey] = []
         self._turn = 0
-        self._histories: dict[NodeId, deque[bool]] = {}
-        self._heard_at: dict[NodeId, float] = {}
+        self._histories: dict[NodeId, deque[bool]] = {}  # of probes: True where one was missed
+        self._saved: dict[NodeId, int] = {}  # probes in a row that only helpers could save
         self._returned_at: dict[NodeId, float] = {}
         self._held: dict[NodeId, deque[bool]] = {}
 
@@ -58,6 +59,7 @@ class Watch:
             self._ring.remove(key)
         self._returned_at.pop(node, None)
         self._held.pop(node, None)
+        self._saved.pop(node, None)
         self._forget_history(node)
 
     def follow(self, unreachable: Container[NodeId]) -> bool:
@@ -79,10 +81,14 @@ class Watch:
         return True
 
     def next_subject(self) -> NodeId | None:
-        """Whom to probe: one that did not answer last time, else the next in turn."""
+        """Whom to probe: one whose link to us may fail, or that did not answer last time, else the
+        next in turn."""
+        for node, count in self._saved.items():
+            if count < SAVED_MIN:
+                return node
         for node in self.subjects:
             history = self._histories.get(node)
-            if history and not history[-1]:
+            if history and history[-1]:
                 return node
         if not self.subjects:
             return None
@@ -91,30 +97,39 @@ class Watch:
 
     # how they answer
 
-    def heard(self, node: NodeId, now: float) -> None:
-        """Anything came over a connection of this member."""
-        if node in self._histories:
-            self._heard_at[node] = now
+    def linked(self, node: NodeId, directly: bool) -> None:
+        """A probe of any member was answered: over our own link, or only over others'."""
+        if directly:
+            self._saved.pop(node, None)
+        elif node in self._saved or len(self._saved) < SAVED_MAX:
+            self._saved[node] = self._saved.get(node, 0) + 1
 
-    def probed(self, node: NodeId, directly: bool, now: float, loss: float) -> bool:
+    @property
+    def failing_links(self) -> list[NodeId]:
+        """Members that others reach and we do not; sorted."""
+        return sorted(node for node, count in self._saved.items() if count >= SAVED_MIN)
+
+    def probed(self, node: NodeId, missed: bool, loss: float) -> bool:
         """A probe of a watched member ended; True when it hardly answers and yet is there.
 
-        loss: what is lost of probes of others (`LocalHealth.loss`).
+        missed: neither we nor most of the helpers had an ack; where only our own link fails they
+        had. loss: what is lost of probes of others (`LocalHealth.loss`).
         """
         if node not in self.subjects:
             return False
         history = self._histories.setdefault(node, deque(maxlen=WINDOW))
-        history.append(directly)
+        history.append(missed)
+        # One that answers now may have been cut off until a moment ago; one that never answers
+        # is silent, and its suspicion ends by itself.
         return (
-            len(history) == WINDOW
-            and history.count(False) >= MISSES_MIN
+            missed
+            and len(history) == WINDOW
+            and MISSES_MIN <= history.count(True) < WINDOW
             and loss <= LOSS_MAX
-            and (any(history) or self._heard_at.get(node, -math.inf) > now - HEARD_WITHIN_S)
         )
 
     def _forget_history(self, node: NodeId) -> None:
         self._histories.pop(node, None)
-        self._heard_at.pop(node, None)
 
     # who comes and goes
 

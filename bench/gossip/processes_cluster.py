@@ -307,7 +307,8 @@ class Cluster:
         self.wait("the cluster settles", self._is_settled, timeout_s)
 
     def _is_settled(self) -> bool:
-        running = {member.address for member in self.running}
+        # Who ended by itself counts too, so that `wait` gives up.
+        running = {one.address for one in self.members.values() if not one.told_to_end}
         return all(
             (seen := self.seen.get(address)) is not None
             and seen.size == len(running)

@@ -188,12 +188,14 @@ def test_a_refuted_suspicion_is_not_counted_again() -> None:
     subject.tell(Gossip(suspicions=(Suspicion(ME, 0, PEER),)))
     subject.sent.clear()
     subject.tell(Gossip(suspicions=(Suspicion(ME, 0, OTHER),)))
-    assert not any(
-        member.id == ME
+    shown = {
+        member.incarnation
         for send in subject.sent
         if isinstance(send.message, Gossip)
         for member in send.message.members
-    )
+        if member.id == ME
+    }
+    assert shown == {1}, "who missed the answer is told it again, and no higher one"
 
 
 def test_a_suspicion_nobody_answers_becomes_a_record() -> None:

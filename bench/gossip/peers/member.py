@@ -65,7 +65,7 @@ class Observer:
     def __init__(self, system: ActorSystem, facts: Facts) -> None:
         self._facts = facts
         self._suspects: frozenset[NodeId] = frozenset()
-        self._size = 0
+        self._size = self._cluster_id = 0
         events = system.events
         events.subscribe(MemberChanged, self._changed)
         events.subscribe(MemberRemoved, self._removed)
@@ -93,8 +93,12 @@ class Observer:
             for node in view.suspects - was:
                 self._facts.write("suspect", str(node))
             for node in was - view.suspects:
-                if node not in view.unreachable and node in view.by_id:
+                member = view.by_id.get(node)
+                if node not in view.unreachable and member and member.status < Status.DOWN:
                     self._facts.write("recovered", str(node))
+        if view.cluster_id != self._cluster_id:
+            self._cluster_id = view.cluster_id
+            self._facts.write("cluster", "-", f"{view.cluster_id:016x}")
         if len(view.members) != self._size:
             self._size = len(view.members)
             self._facts.write("size", "-", self._size)
