@@ -28,6 +28,7 @@ from gossip.messages import (
     RefusalKind,
     Welcome,
     WhoAreYou,
+    YouAreGone,
 )
 
 GONE_EXIT = 12
@@ -72,6 +73,9 @@ class Admission:
         """Refuse, or challenge, or (a lost welcome) welcome again."""
         ground = self._ground
         member = request.member
+        if not ground.is_sure:
+            ground.counters["joins-dropped"] += 1
+            return  # we may have been removed while we did not run
         if member.id != sender:
             ground.counters["join-forged"] += 1
             return
@@ -135,7 +139,12 @@ class Admission:
     def confirmed(self, sender: NodeId, message: JoinConfirm, now: float) -> Member | None:
         """The echo came: admit. Returns the new member, for the caller to merge and spread."""
         pending = self._pending.get(sender)
-        if pending is None or pending.nonce != message.nonce or pending.tenant is not None:
+        if (
+            pending is None
+            or pending.nonce != message.nonce
+            or pending.tenant is not None
+            or not self._ground.is_sure
+        ):
             self._ground.counters["join-confirm-unasked"] += 1
             return None
         del self._pending[sender]
@@ -274,15 +283,17 @@ class Admission:
         self._rearm()
 
     def island_tick(self, addresses: tuple[Address, ...], now: float) -> None:
-        """Ask seeds and remembered members that we do not reach, at whose address another process
-        may be by now."""
+        """Ask at seeds, remembered and lost members that we do not reach: another process may be at
+        their address by now."""
         if now < self._island_at:
             return
         ground = self._ground
         self._island_at = now + ground.settings.island_probe_s
         self._rearm()
         within = {(node.host, node.port) for node in (ground.self_id, *ground.reachable_peers())}
-        for address in addresses:
+        lost = [node for node in ground.peers() if node in ground.unreachable]
+        asked = ground.sample(lost, ground.settings.redials_per_s_max)
+        for address in dict.fromkeys([*addresses, *((node.host, node.port) for node in asked)]):
             if address not in within:
                 self.ask_who(NodeId(*address, 0))
 
@@ -324,9 +335,19 @@ class Admission:
         Not one of another name: nothing follows from its answer.
         """
         ground = self._ground
+        if not ground.is_sure:
+            return
         size, oldest = ground.side_of_ours()
         ground.send(
-            sender, IAm(ground.cluster_name, ground.cluster_id, size, message.nonce, oldest)
+            sender,
+            IAm(
+                ground.cluster_name,
+                ground.cluster_id,
+                size,
+                message.nonce,
+                oldest,
+                sender in ground.table.gone,
+            ),
         )
         address = (sender.host, sender.port)
         is_other = message.cluster_id != ground.cluster_id or sender in ground.table.gone
@@ -354,12 +375,16 @@ class Admission:
                 IslandMet(sender.address, message.cluster_id, message.cluster_size, we_stop)
             )
             what = f"two clusters are named {ground.cluster_name!r}"
-        elif sender in ground.table.gone:
+        elif sender not in ground.table.gone:
+            return False
+        elif not message.you_are_gone:
+            # It does not know yet that it was removed: nothing else follows from what it says.
+            ground.send(sender, YouAreGone(sender.uid, int(ground.table.gone[sender])))
+            return False
+        else:
             we_stop = (size, -oldest) < (message.cluster_size, -message.oldest_number)
             self._note_survivor(sender, message.cluster_size, we_stop, now)
             what = "two parts of this cluster have removed each other"
-        else:
-            return False
         if we_stop:
             reason = (
                 f"{what}: {sender.address} is in one of {message.cluster_size}, ours has {size}; "

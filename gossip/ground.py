@@ -40,6 +40,7 @@ class Ground:
         self.counters: Counter[str] = Counter()
         self.unreachable: frozenset[NodeId] = frozenset()
         self.leader: NodeId | None = None
+        self.is_sure = True  # False after a pause, until a member has answered: are we still one?
         self.urgent: list[Rumour] = []
         self.notices: list[Rumour] | None = None  # collected, while the leader takes its steps
         self.tells_on = True  # False while a `Notice` is read

@@ -1065,7 +1065,7 @@ class GossipMachine:
         if not ground.me.counts and ground.up_count():
             return False  # all that were up are out of our reach: we were never up to decide that
         steps = impatient_steps(ground, self._patience, now)
-        if not steps and self._convergence.is_complete and self._prober.is_sure:
+        if not steps and self._convergence.is_complete and ground.is_sure:
             steps = converged_steps(ground, self._convergence.has_heard)
             if not steps:
                 return self._prune(now)

@@ -194,13 +194,14 @@ class WhoAreYou:
 @dataclass(frozen=True, slots=True)
 class IAm:
     """Answer to `WhoAreYou` with its nonce; `cluster_id` 0 means still looking. `oldest_number` is
-    the age of the oldest member in its reach."""
+    the age of the oldest member in its reach; `you_are_gone`: it has removed who asked."""
 
     cluster_name: str
     cluster_id: int
     cluster_size: int
     nonce: int
     oldest_number: int = 0
+    you_are_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

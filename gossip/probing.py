@@ -93,7 +93,6 @@ class Prober:
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
         self.version = 0  # of `suspects` and `unresponsive`
-        self.is_sure = True  # False after a pause, until a member has answered
 
     # membership of the probe list
 
@@ -337,7 +336,7 @@ class Prober:
             self._next_at = now + ground.settings.probe_interval_s
         asked = ground.sample(ground.reachable_peers(), ASK_AFTER_PAUSE)
         self._pings.clear()  # what answers them says nothing of now
-        self.is_sure = not asked
+        ground.is_sure = not asked
         for node in asked:
             self._ping(node, now)
 
@@ -367,7 +366,7 @@ class Prober:
         if (
             message.target not in ground.table.members
             or len(self._pings) >= OPEN_PINGS_MAX
-            or not self.is_sure
+            or not ground.is_sure
         ):
             ground.counters["ping-request-dropped"] += 1
             return
@@ -417,7 +416,7 @@ class Prober:
 
     def heard(self, node: NodeId, now: float) -> None:
         """A round trip to the member itself: our suspicion and our record end."""
-        self.is_sure = True
+        self._ground.is_sure = True
         self._end_suspicion(node)
         self._lost.discard(node)
         if self._watch.is_held(node):

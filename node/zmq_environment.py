@@ -23,7 +23,6 @@ from pathlib import Path
 from gossip.membership import NodeId
 from node.environment import Environment, HostFacts, StateStore
 from node.errors import SettingsError
-from node.keys import KeyDirectory
 from node.zmq_transport import FRAME_BYTES_MAX, TransportLimits, ZmqTransport
 
 log = logging.getLogger(__name__)
@@ -303,13 +302,18 @@ def real_environment(
     """
     transport = None
     if port is not None:
+        directory = None
+        if keys is not None:
+            from node.keys import KeyDirectory
+
+            directory = KeyDirectory(keys)
         transport = ZmqTransport(
             host,
             port,
             data_port,
             loop=loop,
             insecure=insecure,
-            keys=None if keys is None else KeyDirectory(keys),
+            keys=directory,
             frame_bytes_max=frame_bytes_max,
             limits=limits,
         )

@@ -22,21 +22,24 @@ import socket
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
 from gossip.membership import NodeId
 from node.addresses import is_loopback, is_wildcard, resolve
+from node.dial_faults import DialFaults, broken_off, handshake_fault
 from node.environment import DataLink, DialOutcome, Inbox, Lane, LinkRecord
 from node.errors import AddressInUseError, SettingsError
 from node.hello import Hello, pack_hello
-from node.keys import KeyDirectory
 from node.outbox import FRAME_BYTES_TARGET, ControlOutbox, DataOutbox
 from node.wire import DATA_VERSION_MAX, DATA_VERSION_MIN
 from node.zmq_links import Links, LinkTiming
 from node.zmq_listener import Listener
-from node.zmq_security import DialFaults, Security, broken_off, handshake_fault
+
+if TYPE_CHECKING:
+    from node.keys import KeyDirectory
+    from node.zmq_security import Security
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class TransportLimits:
     links_max: int = 4096
     control_links_max: int = 32
     connections_max: int = 4096
-    half_open_max: int = 256
+    half_open_max: int = 512
     ports_max: int = 16_384
     frames_high_mark: int = 32
     drain_frames_max: int = 64
@@ -131,6 +134,9 @@ class ZmqTransport:
         self._insecure = insecure
         self._security: Security | None = None
         if keys is not None:
+            # A node without keys does without the memory of what handles them.
+            from node.zmq_security import Security
+
             nodes_max = (limits or TransportLimits()).ports_max
             self._security = Security(keys, loop, nodes_max=nodes_max)
         self._dial_faults = DialFaults()

@@ -7,6 +7,7 @@ it. Does not decide what an experiment does: that is in `experiments_*`. Called 
 from __future__ import annotations
 
 import multiprocessing
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,7 +138,8 @@ class Experiment(NamedTuple):
 def run_all(
     runs: Sequence[Run], simulate: Callable[[Run], Outcome], jobs: int
 ) -> Iterator[tuple[Run, Outcome | str]]:
-    """Each run with its outcome, or with the reason that there is none, as they end.
+    """Each run with its outcome, or with the reason that there is none, as they end. An outcome has
+    `cpu_s` beside its own figures: what the run took of one core.
 
     With one job all runs are made here; otherwise each in a process of its own, so that a run that
     takes the memory of the machine takes one process and not the bench.
@@ -183,7 +185,8 @@ def _simulate_into(
 
 
 def _outcome_of(simulate: Callable[[Run], Outcome], run: Run) -> Outcome | str:
+    began = time.process_time()
     try:
-        return simulate(run)
+        return {**simulate(run), "cpu_s": time.process_time() - began}
     except Exception:  # noqa: BLE001 - a bench goes on and tells which run failed
         return f"{run}: {traceback.format_exc(limit=-2)}"

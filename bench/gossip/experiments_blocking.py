@@ -40,7 +40,7 @@ def _network(run: Run) -> Network:
         run.members,
         settings=DETECTORS[detector],
         seed=run.seed,
-        conditions=Conditions(measures_pauses=detector != UNTOLD),
+        conditions=Conditions(measures_pauses=detector not in (PLAIN, UNTOLD)),
     )
 
 
@@ -162,9 +162,9 @@ def _plot_s3(results: Results) -> str | None:
 def _notes_s3(results: Results) -> list[str]:
     return [
         "C members are blocked for D seconds, run for I, and so on; all other figures of the "
-        "preset are the same for plain SWIM (no local health, fixed suspicion, no buddy, no link "
-        "evidence, no pause detection). The pause of the own process is what most false "
-        "declarations of a blocked member come from: see the rows where it is not told of it."
+        "preset are the same for plain SWIM: no local health, fixed suspicion, no buddy, no link "
+        "evidence, no pause detection (what is due when a member goes on comes before the frames "
+        "that waited). `untold`: ours without pause detection, which shows what that part does."
     ]
 
 

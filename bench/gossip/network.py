@@ -62,8 +62,9 @@ class Watcher(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
     """How the network is built. delay_s: least and greatest delay of a frame, one way; loss: share
-    of the frames that never arrive; measures_pauses: whether a process that did not run is told so,
-    as the daemon does (False only to see what that is worth)."""
+    of the frames that never arrive; measures_pauses: whether a process that did not run does as the
+    daemon does: it is told so first, then takes the frames that wait, then does what is due. If
+    not, what is due comes first, as where timers fire by themselves."""
 
     delay_s: tuple[float, float] = DELAY_S
     loss: float = 0.0
@@ -219,8 +220,7 @@ class Network:
         self._watch_kept_links(index)
 
     def thaw(self, index: int) -> None:
-        """It goes on, as the daemon does: the gap since it was due first, then the frames that
-        wait, then what is due."""
+        """It goes on, in the order that `Conditions.measures_pauses` tells."""
         if not self._frozen[index]:
             return
         self._frozen[index] = False
@@ -229,6 +229,8 @@ class Network:
             return
         machine = self.machine(index)
         self._look_at_the_clock(index, machine)
+        if not self.conditions.measures_pauses and self._due[index] <= self.now:
+            self._tick(index, machine)
         for event in inbox:
             if self.runs[index]:
                 self._feed(index, event)

@@ -169,6 +169,7 @@ def _cells(results: Results) -> dict[str, object]:
     return {
         "runs": len(runs),
         "planned": results.planned,
+        "cpu_s": round(sum(results.values("cpu_s")), 1),
         "members": members,
         "seeds": seeds,
         "cells": conditions,

@@ -1,0 +1,110 @@
+"""Proxies between processes, one for each ordered pair of them, that can hold one way back.
+
+A proxy takes and acknowledges the bytes that it holds back, so that both kernels see a healthy
+connection: a milder cut than lost packets. Needs the loopback addresses 127.0.1.*, as Linux has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine
+from typing import Any, Self
+
+READ_BYTES = 65536
+
+
+class OneWayProxies:
+    """Between `count` hosts, of which each listens on all of its ports at 127.0.0.1.
+
+    `way(source, target)` is the number at which `source` reaches `target`. Use it as a context
+    manager.
+    """
+
+    def __init__(self, ports: list[list[int]]) -> None:
+        self._ports = ports
+        self._closed: set[tuple[int, int]] = set()
+        self._opened = asyncio.Condition()
+        self._loop = asyncio.SelectorEventLoop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._call(self._listen())
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._call(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def way(self, source: int, target: int) -> str:
+        """The address for these two."""
+        return f"127.0.1.{1 + source * len(self._ports) + target}"
+
+    def cut(self, source: int, target: int) -> None:
+        """Hold back every byte that travels from `source` to `target`, on whosever connection."""
+        self._closed.add((source, target))
+
+    def heal(self, source: int, target: int) -> None:
+        """Let go what was held back, and all that follows."""
+        self._call(self._open(source, target))
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _listen(self) -> None:
+        count = len(self._ports)
+        self._servers = [
+            await asyncio.start_server(
+                self._between(source, target, port), self.way(source, target), port
+            )
+            for source in range(count)
+            for target in range(count)
+            if source != target
+            for port in self._ports[target]
+        ]
+
+    async def _open(self, source: int, target: int) -> None:
+        async with self._opened:
+            self._closed.discard((source, target))
+            self._opened.notify_all()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _between(self, source: int, target: int, port: int) -> Any:
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                there = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                writer.transport.abort()
+                return
+            await asyncio.gather(
+                self._pump(reader, there[1], (source, target)),
+                self._pump(there[0], writer, (target, source)),
+            )
+
+        return connected
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[int, int]
+    ) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(READ_BYTES):
+                async with self._opened:
+                    await self._opened.wait_for(lambda: way not in self._closed)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
