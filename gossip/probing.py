@@ -24,7 +24,7 @@ from gossip.suspicion import suspicion_min_s, suspicion_timeout_s
 from gossip.watching import Watch
 
 OPEN_PINGS_MAX = 4096
-WITNESSES_MAX = 5
+WITNESSES_MAX = 3
 """More records about one unreachable member say nothing new; half a cluster lost at once would
 otherwise make a quarter of its square of them."""
 NACK_SHARE = 0.8
@@ -254,11 +254,16 @@ class Prober:
             self._health.worse(missed if probe.helpers else 1)
         if not probe.is_watch:
             self._health.answered(probe.acked_directly)
-        elif self._watch.probed(probe.target, probe.is_missed, self._health.loss) and (
-            self._health.score <= 1
+        elif (
+            self._watch.probed(probe.target, probe.is_missed, self._health.loss) and self._is_well
         ):
             self._ground.counters["held-for-losses"] += 1
             self._hold(probe.target, now)
+
+    @property
+    def _is_well(self) -> bool:
+        """To a node that is not, others seem to come and go."""
+        return self._health.score <= 1
 
     def _accuses_too_many(self) -> bool:
         """Who is not well itself, and has many accusations open, is to be doubted."""
@@ -586,7 +591,7 @@ class Prober:
         if incarnation < member.incarnation:
             return
         self._lost.add(node)
-        if self._watch.is_flapping(node, now) and not self._is_plain:
+        if self._watch.is_flapping(node, now) and self._is_well and not self._is_plain:
             ground.counters["held-for-flapping"] += 1
             self._hold(node, now)
             return

@@ -19,10 +19,10 @@ from collections.abc import Container
 from gossip.membership import NodeId
 
 WINDOW = 16  # probes of a watched member that are remembered
-MISSES_MIN = 12  # of them unanswered: it hardly answers, though it is there
+MISSES_MIN = 10  # of them unanswered: it hardly answers, though it is there
 SAVED_MIN = 3  # so many probes in a row saved by helpers only: the link fails, not the member
 SAVED_MAX = 256
-LOSS_MAX = 0.3  # where so many probes of others are lost, one member's losses say nothing
+LOSS_MAX = 0.2  # where so many probes of others are lost, one member's losses say nothing
 FLAP_WINDOW_S = 120.0  # who comes back and is lost again within this time is held
 HOLD_S = 24.0
 HELD_PINGS = 24  # one per second

@@ -475,7 +475,9 @@ class ZmqTransport:
         """A bare TCP dial that is closed at once. Never raises for what it meets.
 
         REFUSED only when a kernel said so (ECONNREFUSED) for every address of `host`. ACCEPTED
-        when a kernel accepted for any: a listener that is just dying does so too.
+        when a kernel accepted for any: a listener that is just dying does so too, and the one of a
+        stopped process. ANSWERED when the process there greeted: its I/O thread runs, whatever its
+        event loop does.
         """
         outcomes: list[DialOutcome] = []
         if not 0 < port < 65536:
@@ -483,27 +485,37 @@ class ZmqTransport:
         try:
             async with asyncio.timeout(timeout_s):
                 for number in await resolve(host):
-                    outcomes.append(await self._dial_number(number, port))
-                    if outcomes[-1] is DialOutcome.ACCEPTED:
-                        return DialOutcome.ACCEPTED
+                    await self._dial_number(number, port, outcomes)
+                    if DialOutcome.ANSWERED in outcomes:
+                        return DialOutcome.ANSWERED
         except TimeoutError:
-            return DialOutcome.UNKNOWN
+            accepted = DialOutcome.ACCEPTED in outcomes
+            return DialOutcome.ACCEPTED if accepted else DialOutcome.UNKNOWN
+        if DialOutcome.ACCEPTED in outcomes:
+            return DialOutcome.ACCEPTED
         all_refused = bool(outcomes) and set(outcomes) == {DialOutcome.REFUSED}
         return DialOutcome.REFUSED if all_refused else DialOutcome.UNKNOWN
 
-    async def _dial_number(self, number: str, port: int) -> DialOutcome:
+    async def _dial_number(self, number: str, port: int, outcomes: list[DialOutcome]) -> None:
+        """Dial one address; what is known of it is in `outcomes` even if time runs out."""
         family = socket.AF_INET6 if ":" in number else socket.AF_INET
         try:
             with socket.socket(family, socket.SOCK_STREAM) as dialler:
                 dialler.setblocking(False)
                 await self._loop.sock_connect(dialler, (number, port))
                 # TCP lets a socket connect to itself when the system picks the dialled port.
-                to_itself = dialler.getsockname() == dialler.getpeername()
+                if dialler.getsockname() == dialler.getpeername():
+                    outcomes.append(DialOutcome.REFUSED)
+                    return
+                outcomes.append(DialOutcome.ACCEPTED)
+                # Both ends of a ZMTP connection greet without being asked.
+                if await self._loop.sock_recv(dialler, 1):
+                    outcomes.append(DialOutcome.ANSWERED)
         except ConnectionRefusedError:
-            return DialOutcome.REFUSED
+            outcomes.append(DialOutcome.REFUSED)
         except OSError:
-            return DialOutcome.UNKNOWN
-        return DialOutcome.REFUSED if to_itself else DialOutcome.ACCEPTED
+            if not outcomes or outcomes[-1] is not DialOutcome.ACCEPTED:
+                outcomes.append(DialOutcome.UNKNOWN)
 
     # -- the end ------------------------------------------------------------------------------
 

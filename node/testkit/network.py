@@ -344,7 +344,12 @@ class SimNetwork:
     ) -> None:
         if not self._at_address(*address).powered:
             return
-        bound = address in self._listeners
-        outcome = DialOutcome.ACCEPTED if bound else DialOutcome.REFUSED
+        listener = self._listeners.get(address)
+        if listener is None:
+            outcome = DialOutcome.REFUSED
+        elif listener.resumes_at > self.timeline.now:
+            outcome = DialOutcome.ACCEPTED  # by its kernel
+        else:
+            outcome = DialOutcome.ANSWERED
         back = self.timeline.now + self._delay(path)
         self.timeline.at(back, transport.interrupt, answer, outcome)

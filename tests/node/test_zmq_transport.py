@@ -675,7 +675,7 @@ async def test_a_bare_dial_is_no_refused_connection() -> None:
     async with Stage() as stage:
         a, b = await stage.node(1), await stage.node(2)
         for _ in range(5):
-            assert await a.transport.dial(HOST, b.id.port, 5.0) is DialOutcome.ACCEPTED
+            assert await a.transport.dial(HOST, b.id.port, 5.0) is DialOutcome.ANSWERED
         await asyncio.to_thread(talk, b.id.port, b"GET / HTTP/1.1\r\n\r\n")
         await b.inbox.until(lambda: b.inbox.refused)
         assert b.inbox.refused == {(Lane.CONTROL, "foreign"): 1}
@@ -894,7 +894,7 @@ async def test_names_and_both_families_work(host: str) -> None:
         send_data(a.transport, b.id, b"y")
         await b.inbox.until(lambda: b.inbox.control and b.inbox.data)
         assert b.inbox.control == [(a.id, HEAD + b"x")]
-        assert await a.transport.dial(host, b.id.port, 5.0) is DialOutcome.ACCEPTED
+        assert await a.transport.dial(host, b.id.port, 5.0) is DialOutcome.ANSWERED
 
 
 @on_both_loops
@@ -918,7 +918,7 @@ async def test_only_a_kernels_refusal_is_a_refusal() -> None:
         dial = a.transport.dial
         assert await dial(HOST, free_port(), 5.0) is DialOutcome.REFUSED
         assert await dial("localhost", free_port(), 5.0) is DialOutcome.REFUSED
-        assert await dial(HOST, a.id.port, 5.0) is DialOutcome.ACCEPTED
+        assert await dial(HOST, a.id.port, 5.0) is DialOutcome.ANSWERED
         assert await dial("no..such", 1, 5.0) is DialOutcome.UNKNOWN
         assert await dial(HOST, 70_000, 5.0) is DialOutcome.UNKNOWN
         with socket.socket() as full:
@@ -929,6 +929,11 @@ async def test_only_a_kernels_refusal_is_a_refusal() -> None:
             assert await dial(HOST, port, 0.1) is DialOutcome.UNKNOWN
             for kept in outcomes:
                 kept.close()
+        with socket.socket() as mute:
+            mute.bind((HOST, 0))
+            mute.listen(1)
+            # A kernel accepts for a stopped process as well; only a running one greets.
+            assert await dial(HOST, mute.getsockname()[1], 0.1) is DialOutcome.ACCEPTED
 
 
 async def dial_and_keep(port: int) -> socket.socket:

@@ -38,11 +38,11 @@ async def _write_states(system: ActorSystem) -> None:
 
 
 def _loop_with(kind: type[Any], names: dict[str, str]) -> asyncio.AbstractEventLoop:
-    """A loop of this kind that knows these names, and looks no other one up."""
+    """A loop of this kind that knows these names; all others are numbers."""
 
     class Loop(kind):  # type: ignore[misc]
         async def getaddrinfo(self, host: str, port: object, **more: object) -> list[Any]:
-            number = names[host]
+            number = names.get(host, host)
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port or 0))]
 
     loop: asyncio.AbstractEventLoop = Loop()
