@@ -34,12 +34,23 @@ class Started:
     `seeds` are resolved addresses, `remembered` the last counted members; `found` is the
     operator's word that a new cluster shall be founded without asking. `wall_s`, seconds since
     1970, only orders cluster ids: of two clusters of one size the one founded later stops.
+    `unresolved` are seed names that have no address yet (`SeedsResolved` follows): who is behind
+    them has not been asked, so nothing is founded without them.
     """
 
     seeds: tuple[Address, ...]
     remembered: tuple[str, ...] = ()
     found: bool = False
     wall_s: int = 0
+    unresolved: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsResolved:
+    """Seed names were looked up again: `seeds` are new addresses, `unresolved` have none yet."""
+
+    seeds: tuple[Address, ...]
+    unresolved: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from gossip.events import (
     ProcessEnded,
     ReachabilityChanged,
     Remember,
+    SeedsResolved,
     Started,
     TypesHosted,
     UnwatchProcess,
@@ -156,6 +157,7 @@ class GossipMachine:
             WatchRefused: lambda event, now: self._evidence.watch_refused(event.peer),
             Paused: self._paused,
             Started: self._started,
+            SeedsResolved: self._seeds_resolved,
             LeaveRequested: self._leave_requested,
             TypesHosted: self._types_hosted,
         }
@@ -312,6 +314,12 @@ class GossipMachine:
     def _started(self, event: Started, now: float) -> None:
         self._seeker.start(event, now)
         if self._ground.cluster_id:
+            self._became_member(now)
+
+    def _seeds_resolved(self, event: SeedsResolved, now: float) -> None:
+        was_looking = self._seeker.looking
+        self._seeker.resolved(event, now)
+        if was_looking and self._ground.cluster_id:
             self._became_member(now)
 
     def _became_member(self, now: float) -> None:

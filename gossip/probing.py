@@ -254,9 +254,7 @@ class Prober:
             self._health.worse(missed if probe.helpers else 1)
         if not probe.is_watch:
             self._health.answered(probe.acked_directly)
-        elif (
-            self._watch.probed(probe.target, probe.is_missed, self._health.loss) and self._is_well
-        ):
+        elif self._watch.probed(probe.target, probe.is_missed, self._health.loss) and self._is_well:
             self._ground.counters["held-for-losses"] += 1
             self._hold(probe.target, now)
 

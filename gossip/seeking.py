@@ -22,6 +22,7 @@ from gossip.events import (
     Exit,
     LookingFor,
     MemberChanged,
+    SeedsResolved,
     Started,
     TakeIdentity,
 )
@@ -87,6 +88,7 @@ class Seeker:
         self._guides: dict[Address, float] = {}  # members met that are no targets: until when
         self._remembered: tuple[str, ...] = ()
         self._seeds: tuple[Address, ...] = ()
+        self._unresolved: tuple[str, ...] = ()
         self._wall_s = 0
         self._hold_until = -math.inf
         self._confirmed: tuple[NodeId, float] | None = None
@@ -109,16 +111,29 @@ class Seeker:
         own = self._own_address()
         self.looking = True
         self._seeds = seeds
+        self._unresolved = event.unresolved
         for address in seeds:
             self._add_target(address)
         for text in remembered[: self._ground.settings.remembered_max]:
             parsed = parse_address(text)
             if parsed is not None and self._add_target(parsed):
                 self._remembered = (*self._remembered, text)
-        if found or (own in seeds and not self._targets):
+        if found or (own in seeds and not self._targets and not self._unresolved):
             self._found(now)
             return
         self._ask(now)
+
+    def resolved(self, event: SeedsResolved, now: float) -> None:
+        """More seeds have an address; they are asked, by a member as well."""
+        self._seeds = tuple(dict.fromkeys((*self._seeds, *event.seeds)))
+        self._unresolved = event.unresolved
+        for address in event.seeds:
+            self._add_target(address)
+        if self.looking:
+            if self._own_address() in self._seeds and not self._targets and not self._unresolved:
+                self._found(now)
+            else:
+                self._ask(now)
 
     def _own_address(self) -> Address:
         return (self._ground.self_id.host, self._ground.self_id.port)
@@ -263,7 +278,7 @@ class Seeker:
     # founding
 
     def _try_found(self, now: float) -> None:
-        if not self.looking or now < self._hold_until or not self._targets:
+        if not self.looking or now < self._hold_until or not self._targets or self._unresolved:
             return
         valid_s = self._ground.settings.answer_valid_s
         targets = self._targets.values()
@@ -321,6 +336,11 @@ class Seeker:
                 f"no answer yet from {', '.join(silent)}; a cluster is founded only when every "
                 f"seed and every remembered member says that it is looking too (or start one "
                 f"member with --found)"
+            )
+        if self._unresolved:
+            return (
+                f"{', '.join(self._unresolved)} has no address yet, so nobody there was asked; the "
+                f"name is looked up again (or correct --seed)"
             )
         if now < self._hold_until:
             return f"heard of a cluster; not founding for {self._hold_until - now:.1f} s more"

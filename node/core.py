@@ -19,6 +19,7 @@ from gossip.events import (
     LinkLost,
     PeerFrame,
     ProcessEnded,
+    SeedsResolved,
     Started,
     TypesHosted,
     WatchRefused,
@@ -48,6 +49,7 @@ SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HostNotice)
 GOSSIP, SINGLETON, EVERY_SINGLETON = "gossip", "singleton", "every singleton"
 READERS: dict[type, tuple[str, ...]] = {
     Started: (GOSSIP,),
+    SeedsResolved: (GOSSIP,),
     PeerFrame: (GOSSIP,),
     LinkLost: (GOSSIP,),
     Dialled: (GOSSIP,),

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -30,7 +30,9 @@ from gossip.events import (
     MemberChanged,
     MemberRemoved,
     ReachabilityChanged,
+    SeedsResolved,
     Started,
+    SurvivorMet,
 )
 from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
@@ -59,6 +61,7 @@ from singleton.events import (
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 1.0
+LOOK_UP_AGAIN_S, LOOK_UP_AGAIN_MAX_S = 1.0, 30.0
 NOT_STOPPED_EXIT = 70
 FAIL_HELD_S = 1.0  # a successor is normally there within milliseconds
 FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
@@ -105,6 +108,7 @@ class ActorSystem:
         self._released: asyncio.Future[None] | None = None
         self._exit: asyncio.Future[Exit] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._resolving: asyncio.Task[None] | None = None
         self._before_close: Hook | None = None
         self._member_at: dict[tuple[str, int], NodeId] = {}  # address → who is there
         self._counts: Counter[str] = Counter()
@@ -154,10 +158,14 @@ class ActorSystem:
                 await self._open_node(loop, environment, environment.transport)
             await _call(before_join)
             if self._daemon is not None:
-                seeds = await self._resolve_seeds(loop)
+                seeds, unresolved = await self._resolve_seeds(loop)
                 remembered = environment.state.load()
                 wall_s = int(environment.wall_clock())
-                self._daemon.feed(Started(seeds, remembered, self.settings.found, wall_s))
+                self._daemon.feed(
+                    Started(seeds, remembered, self.settings.found, wall_s, unresolved)
+                )
+                if unresolved:
+                    self._resolving = loop.create_task(self._resolve_again(loop, unresolved))
         except BaseException:
             await self._close()
             raise
@@ -269,25 +277,33 @@ class ActorSystem:
             blocked_after_s=self.settings.blocked_after_s,
         )
 
-    async def _resolve_seeds(self, loop: asyncio.AbstractEventLoop) -> tuple[Address, ...]:
-        """Every address of every seed; a name that does not resolve is left out, with a warning."""
-        found: list[Address] = []
-        failed: list[str] = []
-        for seed in self.settings.seeds:
-            host, port = split_seed(seed)
-            try:
-                numbers = await _resolve(loop, host)
-            except (OSError, UnicodeError) as error:
-                failed.append(f"{seed} ({error})")
-                continue
-            found.extend((number, port) for number in numbers)
+    async def _resolve_seeds(
+        self, loop: asyncio.AbstractEventLoop
+    ) -> tuple[tuple[Address, ...], tuple[str, ...]]:
+        """Every address of every seed, and the seeds that have none yet."""
+        found, failed = await _look_up(loop, self.settings.seeds)
         if failed and not found:
-            raise NoSeedError(
-                f"no seed resolves: {', '.join(failed)}. Correct --seed, or the name service"
+            why = ", ".join(f"{seed} ({error})" for seed, error in failed.items())
+            raise NoSeedError(f"no seed resolves: {why}. Correct --seed, or the name service")
+        for seed, error in failed.items():
+            logger.warning(
+                "a seed does not resolve yet, it is looked up again",
+                extra={"seed": seed, "error": error},
             )
-        for seed in failed:
-            logger.warning("a seed does not resolve and is left out", extra={"seed": seed})
-        return tuple(dict.fromkeys(found))
+        return found, tuple(failed)
+
+    async def _resolve_again(
+        self, loop: asyncio.AbstractEventLoop, unresolved: tuple[str, ...]
+    ) -> None:
+        """Look names up until all have an address, ever more seldom."""
+        pause_s = LOOK_UP_AGAIN_S
+        while unresolved and self._daemon is not None:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LOOK_UP_AGAIN_MAX_S)
+            found, failed = await _look_up(loop, unresolved)
+            if len(failed) < len(unresolved) and self._daemon is not None:
+                unresolved = tuple(failed)
+                self._daemon.feed(SeedsResolved(found, unresolved))
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -494,6 +510,8 @@ class ActorSystem:
 
     async def _close(self) -> None:
         """Close everything; the control listener is the last thing of this process to go."""
+        if self._resolving is not None:
+            self._resolving.cancel()
         if self._proxies is not None:
             self._proxies.close()
         if self._runtime is not None and self._ending is None:
@@ -597,6 +615,17 @@ class ActorSystem:
                 self._say("joined", f"{fact.cluster_id:016x} {fact.by.address}")
             case IslandMet():
                 self._say("island_met", f"{fact.address} {fact.other_cluster_id:016x}")
+            case SurvivorMet():
+                logger.error(
+                    "a part of this cluster has removed us, as we have removed it",
+                    extra={
+                        "member": fact.address,
+                        "cause": fact.cause.name.lower(),
+                        "its_size": fact.other_size,
+                        "we_stop": fact.we_stop,
+                    },
+                )
+                self._write("survivor_met", detail=f"{fact.address} {fact.other_size}")
             case ConvergenceBlocked():
                 logger.warning("convergence is blocked", extra={"explain": fact.explain})
                 self._write("blocked", detail=" ".join(node.address for node in fact.members))
@@ -662,6 +691,23 @@ async def _resolve(loop: asyncio.AbstractEventLoop, host: str) -> list[str]:
     answers = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     ordered = sorted(answers, key=lambda answer: answer[0] != socket.AF_INET)
     return list(dict.fromkeys(str(answer[4][0]) for answer in ordered))
+
+
+async def _look_up(
+    loop: asyncio.AbstractEventLoop, seeds: Iterable[str]
+) -> tuple[tuple[Address, ...], dict[str, str]]:
+    """Every address of the seeds, and why others have none."""
+    found: list[Address] = []
+    failed: dict[str, str] = {}
+    for seed in seeds:
+        host, port = split_seed(seed)
+        try:
+            numbers = await _resolve(loop, host)
+        except (OSError, UnicodeError) as error:
+            failed[seed] = str(error)
+            continue
+        found.extend((number, port) for number in numbers)
+    return tuple(dict.fromkeys(found)), failed
 
 
 async def _number_of(loop: asyncio.AbstractEventLoop, host: str) -> str:

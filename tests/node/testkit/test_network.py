@@ -606,11 +606,11 @@ def test_flush_waits_for_links_and_gives_up_in_time() -> None:
 def test_dial_tells_listening_refused_and_unknown_apart() -> None:
     bare = Bare(4)
     host_b, data_port = bare.ids["b"].host, bare.transport("b").data_port
-    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ACCEPTED
-    assert _dial(bare, "a", host_b, data_port) is DialOutcome.ACCEPTED
+    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ANSWERED
+    assert _dial(bare, "a", host_b, data_port) is DialOutcome.ANSWERED
     assert _dial(bare, "a", host_b, 1) is DialOutcome.REFUSED
     bare.world.pause("b", s=1.0)
-    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ACCEPTED, "its kernel is not stopped"
+    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ANSWERED, "its kernel is not stopped"
     bare.world.crash("b")
     assert _dial(bare, "a", host_b, 25520) is DialOutcome.REFUSED
     assert _dial(bare, "a", host_b, data_port) is DialOutcome.REFUSED
@@ -618,7 +618,7 @@ def test_dial_tells_listening_refused_and_unknown_apart() -> None:
     began = bare.world.now
     assert _dial(bare, "a", bare.ids["c"].host, 25520, 0.3) is DialOutcome.UNKNOWN
     assert bare.world.now - began == pytest.approx(0.3)
-    assert _dial(bare, "c", bare.ids["a"].host, 25520) is DialOutcome.ACCEPTED, "one way"
+    assert _dial(bare, "c", bare.ids["a"].host, 25520) is DialOutcome.ANSWERED, "one way"
     bare.world.crash("d", silent=True)
     assert _dial(bare, "a", bare.ids["d"].host, 25520) is DialOutcome.UNKNOWN
     assert _dial(bare, "a", "10.9.9.9", 25520) is DialOutcome.UNKNOWN
@@ -628,7 +628,7 @@ def test_a_dial_slower_than_its_timeout_is_unknown() -> None:
     bare = Bare()
     bare.world.shape(delay_s=(0.2, 0.2))
     assert _dial(bare, "a", bare.ids["b"].host, 25520, 0.3) is DialOutcome.UNKNOWN
-    assert _dial(bare, "a", bare.ids["b"].host, 25520, 0.5) is DialOutcome.ACCEPTED
+    assert _dial(bare, "a", bare.ids["b"].host, 25520, 0.5) is DialOutcome.ANSWERED
     bare.world.run_for(s=1.0)
 
 
