@@ -5,8 +5,9 @@ probes, suspicion and its end, the re-dial of unreachable members, and this node
 records. Does not decide who is a member or gone for good. Used by `gossip.machine`.
 Source: SWIM (DSN 2002); local health, nacks, suspicion timeouts, buddy: Lifeguard (2018).
 
-Before its suspicion ends a suspect is dialled: a process whose I/O thread greets lives, whatever
-its event loop does. It is *unresponsive* then, and its suspicion lasts as long as one may.
+Before its suspicion ends a suspect is dialled and pinged a few times more: a process whose I/O
+thread greets lives, whatever its event loop does. It is *unresponsive* then, and its suspicion
+lasts as long as one may.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ NACK_SHARE = 0.8
 """A helper says so early that its nack arrives before the probe ends."""
 ASK_AFTER_PAUSE = 3
 CHOOSE_AFTER_S = 1.0
+LAST_QUESTIONS = 4
+"""So often a suspect is dialled and pinged before its suspicion ends."""
 
 
 @dataclass(slots=True)
@@ -67,8 +70,9 @@ class _Suspect:
     deadline: float
     accusers: set[NodeId] = field(default_factory=set)
     voices: set[NodeId] = field(default_factory=set)  # whose connections brought the accusations
-    attempt: int = 0  # of the dial before it ends
-    is_alive: bool = False  # its process answered that dial
+    attempt: int = 0  # of the latest dial before it ends
+    asked_at: float = math.inf  # when it is dialled next
+    is_alive: bool = False  # its process answered a dial
 
 
 class Prober:
@@ -333,6 +337,7 @@ class Prober:
         self._health.worse()
         for suspect in self._suspects.values():
             suspect.since += gap_s
+            suspect.asked_at += gap_s
             suspect.deadline += gap_s
         self._suspects_due += gap_s
         if self._next_at < math.inf:
@@ -484,26 +489,32 @@ class Prober:
         confirmations = min(len(suspect.accusers), len(suspect.voices)) - 1
         if suspect.is_alive:
             confirmations = 0  # that it does not answer is no news any more
-        due = suspect.since + self._timeout_s(confirmations)
-        suspect.deadline = min(suspect.deadline, due)
-        self._suspects_due = min(self._suspects_due, self._look_at(suspect))
+        self._end_by(suspect, suspect.since + self._timeout_s(confirmations))
 
-    def _look_at(self, suspect: _Suspect) -> float:
-        """When something is to be done about a suspect: first it is dialled, then it ends."""
-        if suspect.attempt or self._is_plain:
-            return suspect.deadline
-        return suspect.deadline - self._ground.settings.dial_timeout_s
+    def _end_by(self, suspect: _Suspect, due: float) -> None:
+        """It ends at this time at the latest; before that it is asked itself, a few times."""
+        if due < suspect.deadline:
+            suspect.deadline = due
+            if not self._is_plain:
+                last_questions_s = LAST_QUESTIONS * self._ground.settings.dial_timeout_s
+                suspect.asked_at = min(suspect.asked_at, due - last_questions_s)
+        self._suspects_due = min(self._suspects_due, suspect.asked_at, suspect.deadline)
 
     def _end_suspicions(self, now: float) -> None:
-        for node in sorted(n for n, s in self._suspects.items() if now >= self._look_at(s)):
-            suspect = self._suspects[node]
+        suspects, timeout_s = self._suspects, self._ground.settings.dial_timeout_s
+        for node in sorted(n for n, s in suspects.items() if now >= min(s.asked_at, s.deadline)):
+            suspect = suspects[node]
             if now >= suspect.deadline:
                 self._end_suspicion(node)
                 self.mark_unreachable(node, suspect.incarnation, now)
-            elif not suspect.attempt:
+            else:
+                suspect.asked_at = max(suspect.asked_at, now - timeout_s) + timeout_s
                 suspect.attempt = self._ground.next_seq()
                 self._ground.out.append(Dial(node, suspect.attempt))
-        self._suspects_due = min(map(self._look_at, self._suspects.values()), default=math.inf)
+                self._ping(node, now)
+        self._suspects_due = min(
+            (min(s.asked_at, s.deadline) for s in suspects.values()), default=math.inf
+        )
 
     def dialled(self, event: Dialled, now: float) -> bool:
         """The last question to a suspect is answered; True when it was ours."""
@@ -512,8 +523,7 @@ class Prober:
             return False
         if event.control is DialOutcome.ANSWERED and not suspect.is_alive:
             suspect.is_alive = True
-            suspect.deadline = math.inf
-            suspect.attempt = 0  # it is asked again in the end
+            suspect.deadline = suspect.asked_at = math.inf  # it is asked again in the end
             self._set_deadline(suspect)
             self.version += 1
             self._ground.counters["unresponsive"] += 1
@@ -531,8 +541,7 @@ class Prober:
         self.suspect(node, member.incarnation, self._ground.self_id, now)
         suspect = self._suspects.get(node)
         if suspect is not None:
-            suspect.deadline = min(suspect.deadline, now + self._min_s())
-            self._suspects_due = min(self._suspects_due, self._look_at(suspect))
+            self._end_by(suspect, now + self._min_s())
 
     def _min_s(self) -> float:
         settings = self._ground.settings

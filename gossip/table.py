@@ -191,10 +191,13 @@ class MembershipTable:
             self.unreachable ^= {subject}
 
     def _standing(self, subject: NodeId) -> list[Record]:
-        records = [r for r in self._records_of.get(subject, {}).values() if r.unreachable]
-        holders = [r for r in records if r.held and self._is_heeded(r)]
-        is_held = len(holders) >= HOLDERS_MIN
-        return [r for r in records if (is_held and r in holders) or not self.is_void(r)]
+        heeded = [
+            record
+            for record in self._records_of.get(subject, {}).values()
+            if record.unreachable and self._is_heeded(record)
+        ]
+        is_held = sum(record.held for record in heeded) >= HOLDERS_MIN
+        return [r for r in heeded if (is_held and r.held) or not self.is_void(r)]
 
     def _is_heeded(self, record: Record) -> bool:
         return self.members[record.observer].status is not Status.DOWN

@@ -24,6 +24,7 @@ SAVED_MIN = 3  # so many probes in a row saved by helpers only: the link fails, 
 SAVED_MAX = 256
 LOSS_MAX = 0.2  # where so many probes of others are lost, one member's losses say nothing
 FLAP_WINDOW_S = 120.0  # who comes back and is lost again within this time is held
+SETTLING_S = 5.0  # just after a heal verdicts may still cross each other
 HOLD_S = 24.0
 HELD_PINGS = 24  # one per second
 HELD_ACKS_MIN = 22
@@ -140,8 +141,8 @@ class Watch:
         self._returned_at[node] = now
 
     def is_flapping(self, node: NodeId, now: float) -> bool:
-        """True when it came back only a moment ago: lost again, it is to be held."""
-        return now - self._returned_at.get(node, -math.inf) < FLAP_WINDOW_S
+        """True when it came back not long ago: lost again, it is to be held."""
+        return SETTLING_S <= now - self._returned_at.get(node, -math.inf) < FLAP_WINDOW_S
 
     def hold(self, node: NodeId) -> None:
         """It is held from now on."""

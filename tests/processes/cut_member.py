@@ -65,7 +65,7 @@ async def _member(name: str, port: int, data_port: int, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    configure_logging("text", "info")
+    configure_logging("text", os.environ.get("LEVEL","info"))
     loop_name, name, port, data_port, seed, names = sys.argv[1:7]
     kind = type(LOOPS[loop_name]())
     with asyncio.Runner(loop_factory=lambda: _loop_with(kind, json.loads(names))) as runner:
