@@ -32,6 +32,7 @@ NACK_SHARE = 0.8
 """A helper says so early that its nack arrives before the probe ends."""
 ASK_AFTER_PAUSE = 3
 CHOOSE_AFTER_S = 1.0
+BYSTANDER_WAIT_S = (0.1, 0.4)
 LAST_QUESTIONS = 4
 """So often a suspect is dialled and pinged before its suspicion ends."""
 
@@ -305,6 +306,9 @@ class Prober:
         for node in changed:
             self.version += 1
             if node in ground.unreachable:
+                suspect = self._suspects.pop(node, None)
+                if suspect is not None and ground.self_id in suspect.accusers:
+                    self._lost.add(node)
                 for seq in [s for s, probe in self._probes.items() if probe.target == node]:
                     del self._probes[seq]
             else:
@@ -492,26 +496,34 @@ class Prober:
         self._end_by(suspect, suspect.since + self._timeout_s(confirmations))
 
     def _end_by(self, suspect: _Suspect, due: float) -> None:
-        """It ends at this time at the latest; before that it is asked itself, a few times."""
-        if due < suspect.deadline:
+        """It ends at this time at the latest; before that whoever accuses it asks it itself."""
+        is_accuser = self._ground.self_id in suspect.accusers
+        if due < suspect.deadline and (is_accuser or suspect.asked_at == math.inf):
             suspect.deadline = due
-            if not self._is_plain:
+            if is_accuser and not self._is_plain:
                 last_questions_s = LAST_QUESTIONS * self._ground.settings.dial_timeout_s
                 suspect.asked_at = min(suspect.asked_at, due - last_questions_s)
         self._suspects_due = min(self._suspects_due, suspect.asked_at, suspect.deadline)
 
     def _end_suspicions(self, now: float) -> None:
-        suspects, timeout_s = self._suspects, self._ground.settings.dial_timeout_s
+        ground, suspects = self._ground, self._suspects
+        timeout_s = ground.settings.dial_timeout_s
         for node in sorted(n for n, s in suspects.items() if now >= min(s.asked_at, s.deadline)):
             suspect = suspects[node]
-            if now >= suspect.deadline:
+            is_accuser = ground.self_id in suspect.accusers or self._is_plain
+            if now < suspect.deadline:
+                suspect.asked_at = max(suspect.asked_at, now - timeout_s) + timeout_s
+                suspect.attempt = ground.next_seq()
+                ground.out.append(Dial(node, suspect.attempt))
+                self._ping(node, now)
+            elif is_accuser or suspect.asked_at < math.inf:
                 self._end_suspicion(node)
                 self.mark_unreachable(node, suspect.incarnation, now)
             else:
-                suspect.asked_at = max(suspect.asked_at, now - timeout_s) + timeout_s
-                suspect.attempt = self._ground.next_seq()
-                self._ground.out.append(Dial(node, suspect.attempt))
-                self._ping(node, now)
+                # Who accused it says so by now; if a whole cluster asked and spoke at once there
+                # would be a record of each.
+                suspect.asked_at = now + ground.rng.uniform(*BYSTANDER_WAIT_S)
+                suspect.deadline = suspect.asked_at + LAST_QUESTIONS * timeout_s
         self._suspects_due = min(
             (min(s.asked_at, s.deadline) for s in suspects.values()), default=math.inf
         )

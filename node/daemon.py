@@ -133,6 +133,7 @@ class Daemon:
         self._dials: set[asyncio.Task[None]] = set()
         self._logged: set[str] = set()
         self._encoded: tuple[object, bytes] = (None, b"")
+        wire.compile_common()
         self._cluster_id = 0
         self._data_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX)
         self._piece_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX, is_piece=True)

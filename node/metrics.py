@@ -69,6 +69,8 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
     yield gauge(
         "converged", "1 when all members that count hold one view", bool(state["converged"])
     )
+    links = sum(lane["lane"] == "control" and lane["state"] == "up" for lane in state["lanes"])
+    yield gauge("control_links_open", "outgoing control links that are established", links)
     yield gauge("ready", "1 when /health/ready answers 200", system.ready()[0])
     running = GaugeMetricFamily(
         "tenure_singleton_running", "1 where the instance runs on this node", labels=["singleton"]

@@ -58,6 +58,9 @@ TAGS: dict[int, type] = {
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
 
+# What every member sends or reads when it joins.
+_COMMON = (1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 15)
+
 
 class WireError(Exception):
     """A frame that is not ours; `reason` is a short key for counting."""
@@ -66,6 +69,13 @@ class WireError(Exception):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+def compile_common() -> None:
+    """Compile what reads and writes the common messages, 15 ms of CPU, before they come: when many
+    members of one machine join at once, all of them would do so at that moment."""
+    for tag in _COMMON:
+        schema_of(TAGS[tag])
 
 
 def encode_head(head: g.Head) -> bytes:

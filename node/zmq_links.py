@@ -242,6 +242,8 @@ class Links(Generic[Queue]):
 
     def keep(self, peers: Mapping[NodeId, int]) -> None:
         """From now on keep exactly these links open, with heartbeats: peer → port of its lane."""
+        if peers == self._kept:
+            return
         self._kept = dict(peers)
         self._keep_soon(self._timing.keep_delay_s)
         if self._idle_timer is not None:

@@ -151,6 +151,7 @@ class Listener:
         # By descriptor, the connections that are remembered; and those to look at, have they ended.
         self._routes: dict[int, tuple[bytes, TcpConnection]] = {}
         self._to_look_at: list[tuple[bytes, TcpConnection | None]] = []
+        self._ended_early: set[int] = set()  # of connections that were not introduced (yet)
         self._looking: asyncio.TimerHandle | None = None
         self._handshake_failed = False
         self.frames_received = 0
@@ -381,8 +382,13 @@ class Listener:
             else:
                 source = self._source_of(whole)
                 refusal = self._introduce(routing_id, hello, source)
-                if source.is_known:
-                    self._look_later(routing_id, source.tcp)
+                tcp = source.tcp
+                if tcp is not None and tcp.descriptor not in self._ended_early:
+                    self._routes[tcp.descriptor] = (routing_id, tcp)
+                elif source.is_known:
+                    self._look_later(routing_id, tcp)
+                    if tcp is not None:
+                        self._ended_early.discard(tcp.descriptor)
         if refusal is not None:
             self._remember_refused(routing_id, refusal)
             self._refuse(refusal.reason, refusal.detail)
@@ -453,6 +459,8 @@ class Listener:
             ended = self._routes.pop(value, None)
             if ended is not None:
                 self._look_later(*ended)
+            else:
+                self._ended_early.add(value)
             failed, self._handshake_failed = self._handshake_failed, False
             if value in self._hung_up:
                 self._hung_up.discard(value)

@@ -28,7 +28,7 @@ FLYING_BYTES_MAX = 4 * 1024 * 1024  # what sockets and kernels hold of one link
 ESTABLISH_S = 2.0
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
-CONTROL_LINKS_MAX = 32  # established ones, and not kept
+CONTROL_LINKS_MAX = 64  # established ones, and not kept
 LINK_IDLE_S = 30.0
 KEEP_DELAY_S = 0.5
 

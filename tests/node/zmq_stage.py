@@ -254,7 +254,7 @@ def limits(
     unkept_idle_s: float = 1.0,
     keep_delay_s: float = 0.5,
     links_max: int = 4096,
-    control_links_max: int = 32,
+    control_links_max: int = 64,
     connections_max: int = 4096,
     drain_frames_max: int = 64,
     drain_bytes_max: int = 1024 * 1024,

@@ -1,8 +1,8 @@
-"""A member of the one-way-cut test: its application, and how it runs where names go by proxies.
+"""A member of the one-way-cut test: its application, and how it runs behind proxies.
 
 The application writes what `/cluster` shows to `<member>.state`. `python -m
-tests.processes.cut_member LOOP NAME PORT DATA_PORT SEED NAMES` is a member that is known by a
-name, on an event loop that looks names up in NAMES: each process has its own way to each other.
+tests.processes.cut_member LOOP PORT DATA_PORT SEED_PORT WAYS` is a member whose every dial to a
+port in WAYS goes to the proxy there: nothing else of it differs from `python -m node`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from node import ActorSystem
+from node import ActorSystem, addresses, zmq_links
 from node.logs import configure_logging
-from node.zmq_environment import real_environment
 from tests.conftest import LOOPS
 
 STATE_EVERY_S = 0.05
@@ -38,35 +37,32 @@ async def _write_states(system: ActorSystem) -> None:
         await asyncio.sleep(STATE_EVERY_S)
 
 
-def _loop_with(kind: type[Any], names: dict[str, str]) -> asyncio.AbstractEventLoop:
-    """A loop of this kind that knows these names; all others are numbers."""
+def _go_by(ways: dict[int, str], kind: type[Any]) -> asyncio.AbstractEventLoop:
+    """A loop whose bare dials go by these ways; those of ZeroMQ do, too, from now on."""
+
+    def endpoint(number: str, port: int) -> str:
+        return addresses.endpoint(ways.get(port, number), port)
 
     class Loop(kind):  # type: ignore[misc]
-        async def getaddrinfo(self, host: str, port: object, **more: object) -> list[Any]:
-            number = names.get(host, host)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (number, port or 0))]
+        async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:
+            number, port = address
+            await super().sock_connect(sock, (ways.get(port, number), port))
 
+    vars(zmq_links)["endpoint"] = endpoint
     loop: asyncio.AbstractEventLoop = Loop()
     return loop
 
 
-async def _member(name: str, port: int, data_port: int, seed: str) -> None:
-    environment = real_environment(
-        loop=asyncio.get_running_loop(), host=name, port=port, data_port=data_port
-    )
-    system = ActorSystem(
-        port=port,
-        seeds=[seed] if seed != "-" else [],
-        found=seed == "-",
-        environment=environment,
-    )
+async def _member(port: int, data_port: int, seed_port: int) -> None:
+    seeds = [f"127.0.0.1:{seed_port}"]
+    system = ActorSystem(port=port, data_port=data_port, seeds=seeds)
     await system.open(before_join=lambda: setup(system))
     await system.terminated
 
 
 if __name__ == "__main__":
-    configure_logging("text", os.environ.get("LEVEL","info"))
-    loop_name, name, port, data_port, seed, names = sys.argv[1:7]
-    kind = type(LOOPS[loop_name]())
-    with asyncio.Runner(loop_factory=lambda: _loop_with(kind, json.loads(names))) as runner:
-        runner.run(_member(name, int(port), int(data_port), seed))
+    configure_logging("text", "info")
+    name, own_port, own_data_port, seed, to = sys.argv[1:6]
+    by_port = {int(port): number for port, number in json.loads(to).items()}
+    with asyncio.Runner(loop_factory=lambda: _go_by(by_port, type(LOOPS[name]()))) as runner:
+        runner.run(_member(int(own_port), int(own_data_port), int(seed)))

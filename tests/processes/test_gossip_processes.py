@@ -5,13 +5,16 @@ What a member saw is what its own view published, at the moment it did.
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.gossip.processes_cluster import GONE, Cluster, Side
+from bench.processes import spawn
 from tests.conftest import loop_name
 
 COUNT = 10
@@ -71,3 +74,17 @@ def test_a_stopped_member_is_suspected_and_comes_back(ten: Cluster) -> None:
     back = {fact.observer for fact in ten.after(mark, {"recovered"}, who=victim.address)}
     assert back == {fact.observer for fact in ten.after(mark, {"suspect"}, who=victim.address)}
     assert ten.after(0, GONE) == []
+
+
+def test_the_bench_of_processes_adds_up(tmp_path: Path) -> None:
+    """A smoke run of R1 with three members: exit code 0, each row measured as often as asked."""
+    result, log = tmp_path / "r1.json", tmp_path / "log"
+    command = [sys.executable, "-m", "bench", "gossip", "processes", "--experiment", "R1"]
+    more = ["--members", "3", "--quick", "--json", str(result)]
+    assert spawn([*command, *more], log).wait(timeout=120) == 0, log.read_text()
+    rows = json.loads(result.read_text())["rows"]
+    names = {"r1_first_s", "r1_all_s", "r1_observer_s", "r1_false_deaths"}
+    assert {row["metric"] for row in rows} == names
+    for row in rows:
+        assert "error" not in row, row
+        assert row["note"].startswith("N=3; "), row

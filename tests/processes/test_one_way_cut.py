@@ -114,17 +114,15 @@ def _behind_proxies(directory: Path) -> Iterator[Three]:
         with OneWayProxies(ports) as proxies:
             three = Three(directory, members, proxies)
             try:
-                for number, name in enumerate(NAMES):
+                for number, own in enumerate(ports):
                     ways = {
-                        f"{other}.test": (
-                            "127.0.0.1" if other == name else proxies.way(number, place)
-                        )
-                        for place, other in enumerate(NAMES)
+                        port: proxies.way(number, other)
+                        for other, theirs in enumerate(ports)
+                        for port in theirs
+                        if other != number
                     }
-                    seed = f"{NAMES[0]}.test:{ports[0][0]}" if number else "-"
-                    own = [f"{name}.test", *map(str, ports[number]), seed, json.dumps(ways)]
-                    module = ["-m", "tests.processes.cut_member", loop_name()]
-                    three.start([sys.executable, *module, *own])
+                    member = [sys.executable, "-m", "tests.processes.cut_member", loop_name()]
+                    three.start([*member, *map(str, own), str(ports[A][0]), json.dumps(ways)])
                 yield three
             finally:
                 three.close()

@@ -23,6 +23,15 @@ class TwoFounders(Story):
         return replace(super().settings_of(where), found=self[where].name in "ad")
 
 
+class OwnNameOnly(Story):
+    """The name service of each node knows its own address; those of two others not yet."""
+
+    def settings_of(self, where: Where) -> Settings:
+        """As ever, but for the seeds."""
+        seeds = (self[where].address, "tenure-1.example:25520", "tenure-2.example:25520")
+        return replace(super().settings_of(where), seeds=seeds)
+
+
 def clusters(world: Story) -> set[int]:
     """The clusters that running nodes are in."""
     return {view.cluster_id for view in world.views().values() if view is not None}
@@ -111,6 +120,14 @@ def test_the_first_seed_restarts_into_the_living_cluster() -> None:
         world.run_for(s=3)
         world.until_all_up(within_s=10)
         assert clusters(world) == before
+
+
+def test_a_seed_whose_name_does_not_resolve_is_no_proof_that_nobody_is_there() -> None:
+    """I-83: each of them would found a cluster of its own."""
+    with OwnNameOnly(nodes=3, watch=False) as world:
+        world.run_for(s=30)
+        assert clusters(world) == set()
+        assert "tenure-1.example:25520" in world.system("a").cluster.state()["explain"]
 
 
 def test_a_stale_join_after_the_heal_admits_nobody() -> None:

@@ -74,7 +74,7 @@ def links(world: Scene, at: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("into_cut", ["held", "lost"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_one_sends_to_another_does_not_arrive_for_a_minute(
     seed: int, into_cut: IntoCut
 ) -> None:
@@ -91,7 +91,7 @@ def test_what_one_sends_to_another_does_not_arrive_for_a_minute(
         assert not any(links(world, name) for name in ALL)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("deaf", [True, False])
 def test_one_that_hears_nobody_or_is_heard_by_nobody_comes_back(seed: int, deaf: bool) -> None:
     """The asymmetric cut of one member against all: it is unreachable, not removed."""
@@ -109,7 +109,7 @@ def test_one_that_hears_nobody_or_is_heard_by_nobody_comes_back(seed: int, deaf:
         assert world.witness.unreachable_max_s(of="abcd", at="abcd") < FLAP_S
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_reachability_need_not_be_transitive(seed: int) -> None:
     """b and c do not reach each other, everybody else reaches both: shown as failing links."""
     with Scene(seed) as world:
@@ -126,7 +126,7 @@ def test_reachability_need_not_be_transitive(seed: int) -> None:
         assert not any(links(world, name) for name in ALL)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_ring_in_which_each_reaches_its_neighbours_only(seed: int) -> None:
     """Half of all pairs are cut; whoever has to talk does it over others."""
     with Scene(seed) as world:
@@ -139,7 +139,7 @@ def test_a_ring_in_which_each_reaches_its_neighbours_only(seed: int) -> None:
 
 
 @pytest.mark.parametrize("pair", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_flapping_link_takes_nobody_out(seed: int, pair: bool) -> None:
     """Five seconds off and five on, ten times: of one pair, or of one member to all."""
     with Scene(seed) as world:
@@ -159,7 +159,7 @@ def test_a_flapping_link_takes_nobody_out(seed: int, pair: bool) -> None:
             assert world.witness.unreachable_max_s(of="e", at="acd") < FLAP_S
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_fourth_packet_is_lost_for_a_minute(seed: int) -> None:
     with Scene(seed) as world:
         world.ready()
@@ -199,7 +199,7 @@ def test_a_third_of_the_processes_of_one_host_restarts_at_once(seed: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["a", "d"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_member_sleeps_for_a_minute(seed: int, name: str) -> None:
     """The leader, or another one: it accuses nobody, and is one of them again soon (I-87)."""
     with Scene(seed) as world:
@@ -229,7 +229,7 @@ def test_one_pause_is_told_once(pause_s: float) -> None:
         assert daemon.counters["pauses"] == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_half_of_the_members_sleep_at_once(seed: int) -> None:
     with Scene(seed) as world:
         world.ready()
@@ -240,7 +240,7 @@ def test_half_of_the_members_sleep_at_once(seed: int) -> None:
 
 
 @pytest.mark.parametrize("sleepers", ["a", "ab", "abc"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_whoever_was_removed_while_it_slept_stops_and_lets_nobody_in(
     seed: int, sleepers: str
 ) -> None:
@@ -350,7 +350,7 @@ def test_a_restart_with_a_wrong_wall_clock_joins_all_the_same(hours: int) -> Non
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_seed_restarts_while_it_is_alone(seed: int, remembers: bool) -> None:
     """Its own and only seed, cut off: with its memory it founds nothing. Without, it founds a
     cluster beside the living one, which is told and ends after the heal."""
@@ -384,7 +384,7 @@ def test_a_seed_restarts_while_it_is_alone(seed: int, remembers: bool) -> None:
 
 
 @pytest.mark.parametrize("remembers", [True, False])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_only_seed_restarts_where_it_can_reach_the_others(seed: int, remembers: bool) -> None:
     """Nobody else is a seed; those who live ask it who it is, before long."""
     with Scene(seed, nodes=4, seeds="a", watch=False) as world:
@@ -406,7 +406,8 @@ def test_the_only_seed_restarts_where_it_can_reach_the_others(seed: int, remembe
 # addresses
 
 
-@pytest.mark.parametrize(("same_name", "knows_us"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("knows_us", [True, False])
+@pytest.mark.parametrize("same_name", [True, False])
 @pytest.mark.parametrize("seed", range(2))
 def test_an_address_goes_to_a_node_of_another_cluster(
     seed: int, same_name: bool, knows_us: bool
