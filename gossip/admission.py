@@ -187,6 +187,8 @@ class Admission:
 
     def acked(self, sender: NodeId, seq: int) -> bool:
         """True when this ack answers for an old tenant: it lives, the newcomer is refused."""
+        if not self._pending:
+            return False
         for node, pending in list(self._pending.items()):
             if pending.tenant == sender and pending.tenant_seq == seq:
                 del self._pending[node]
@@ -292,7 +294,7 @@ class Admission:
         self._rearm()
         within = {(node.host, node.port) for node in (ground.self_id, *ground.reachable_peers())}
         lost = [node for node in ground.peers() if node in ground.unreachable]
-        asked = ground.sample(lost, ground.settings.redials_per_s_max)
+        asked = ground.sample(lost, 1)  # all members do so
         for address in dict.fromkeys([*addresses, *((node.host, node.port) for node in asked)]):
             if address not in within:
                 self.ask_who(NodeId(*address, 0))
@@ -376,6 +378,8 @@ class Admission:
             )
             what = f"two clusters are named {ground.cluster_name!r}"
         elif sender not in ground.table.gone:
+            if sender not in ground.table.members:
+                self.met_stranger(sender, now)
             return False
         elif not message.you_are_gone:
             # It does not know yet that it was removed: nothing else follows from what it says.

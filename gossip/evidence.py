@@ -51,6 +51,8 @@ class LinkEvidence:
     @property
     def deadline(self) -> float:
         """The next instant `tick` is due."""
+        if not self._cases:
+            return math.inf
         return min(
             (min(case.dial_at, case.lost_at + CASE_S) for case in self._cases.values()),
             default=math.inf,

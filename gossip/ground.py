@@ -15,7 +15,8 @@ from gossip.dissemination import Rumour, RumourQueue, is_verdict, packets, sends
 from gossip.effects import Publish, Send
 from gossip.events import Address
 from gossip.membership import Member, NodeId, Status
-from gossip.messages import Gossip, Notice, SyncReply
+from gossip.messages import Gossip, Notice, Suspicion, SyncReply
+from gossip.reachability import Record
 from gossip.settings import GossipSettings
 from gossip.table import MembershipTable
 
@@ -47,6 +48,7 @@ class Ground:
         self.verdict_heard = False  # one that was news, since the last gossip tick was planned
         self._seq = 0
         self._peers: tuple[int, list[NodeId]] = (-1, [])
+        self._side: tuple[object, tuple[int, int]] | None = None
         self._reachable: tuple[list[NodeId], frozenset[NodeId], list[NodeId]] | None = None
 
     def take_identity(self, new_id: NodeId) -> None:
@@ -94,12 +96,14 @@ class Ground:
         self.urgent.append(rumour)
 
     def relay(self, rumour: Rumour) -> None:
-        """News that another member told us: spread it; verdicts hurry."""
+        """News that another member told us: spread it; losses and leaves hurry."""
         if not self.tells_on:
             return
         self.rumours.add(rumour)
-        if is_verdict(rumour):
-            self.verdict_heard = True
+        if isinstance(rumour, Record):
+            self.verdict_heard |= rumour.unreachable
+        elif not isinstance(rumour, Suspicion):
+            self.verdict_heard |= is_verdict(rumour)
 
     def notify(self, rumours: list[Rumour], extra: Iterable[NodeId] = ()) -> None:
         """Tell everybody at once, which needs no relays: N frames, not N log N. In a large cluster
@@ -172,12 +176,16 @@ class Ground:
 
     def side_of_ours(self) -> tuple[int, int]:
         """How many members that count we reach, ourselves among them, and the age of the oldest."""
-        ages = [
-            member.up_number
-            for node, member in self.table.members.items()
-            if member.counts and node not in self.unreachable
-        ]
-        return len(ages), min((age for age in ages if age), default=0)
+        table = self.table
+        state = (table.roster, self.unreachable)
+        if self._side is None or self._side[0] != state:
+            ages = [
+                member.up_number
+                for node, member in table.members.items()
+                if member.counts and node not in self.unreachable
+            ]
+            self._side = (state, (len(ages), min((age for age in ages if age), default=0)))
+        return self._side[1]
 
     def sample(self, nodes: Iterable[NodeId], count: int) -> list[NodeId]:
         """Up to `count` of them, by chance."""

@@ -24,7 +24,7 @@ from gossip.admission import GONE_EXIT, Admission
 from gossip.authority import Authority, facts_of, flaw_of
 from gossip.convergence import Convergence
 from gossip.dissemination import Rumour, RumourQueue
-from gossip.effects import Paused
+from gossip.effects import Paused, Send
 from gossip.events import (
     CloseLinks,
     ConvergenceBlocked,
@@ -209,7 +209,7 @@ class GossipMachine:
             return math.inf
         if not self._ground.cluster_id:
             return self._seeker.deadline
-        return min(
+        due = min(
             self._prober.deadline,
             self._evidence.deadline,
             self._admission.deadline,
@@ -219,13 +219,15 @@ class GossipMachine:
             self._leave_by,
             self._blocked_at,
             self._settle_by,
-            min(self._closing.values(), default=math.inf),
         )
+        return min(due, *self._closing.values()) if self._closing else due
 
     def _take_out(self) -> list[object]:
         ground = self._ground
         effects, ground.out = ground.out, []
-        if any(isinstance(effect, Exit) for effect in effects):
+        if len(effects) == 1 and type(effects[0]) is Send:
+            return effects  # by far the most usual
+        if any(type(effect) is Exit for effect in effects):
             self._ended = True
         return effects
 
@@ -839,6 +841,7 @@ class GossipMachine:
             self._spread(merged, origin)
         if before is not None and merged.incarnation > before.incarnation:
             self._prober.refuted(member.id, merged.incarnation)
+            ground.verdict_heard |= tell_on  # the end of one hurries as well
         if before is None or before.status is not merged.status:
             ground.publish(MemberChanged(merged, before.status if before else None))
             self._status_moved(merged, before, now)
@@ -982,7 +985,7 @@ class GossipMachine:
         if ground.verdict_heard:
             ground.verdict_heard = False
             self._gossip_gap_s = ground.settings.hurry_s
-        if len(ground.rumours) and ground.reachable_peers():
+        if len(ground.rumours):
             due = max(now, self._gossiped_at + self._gossip_gap_s)
             self._gossip_at = min(self._gossip_at, due)
 

@@ -32,6 +32,7 @@ NACK_SHARE = 0.8
 """A helper says so early that its nack arrives before the probe ends."""
 ASK_AFTER_PAUSE = 3
 CHOOSE_AFTER_S = 1.0
+REDIALS_PER_SUBJECT_S = 50  # of all members together; alone each would dial once per second
 BYSTANDER_WAIT_S = (0.1, 0.4)
 LAST_QUESTIONS = 4
 """So often a suspect is dialled and pinged before its suspicion ends."""
@@ -289,6 +290,10 @@ class Prober:
             begin = sum(node <= self._redialled for node in lost) % len(lost)
         chosen = [lost[(begin + i) % len(lost)] for i in range(count)]
         self._redialled = chosen[-1]
+        # A host that comes back must not meet a thousand dials a second.
+        share = REDIALS_PER_SUBJECT_S / max(REDIALS_PER_SUBJECT_S, len(ground.peers()))
+        if share < 1.0:
+            chosen = [node for node in chosen if ground.rng.random() < share]
         for node in dict.fromkeys([*self._watch.held, *chosen]):
             if self._watch.is_held(node):
                 self._watch.pinged_held(node, node in self._acked_since_redial)

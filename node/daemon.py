@@ -137,6 +137,8 @@ class Daemon:
         self._cluster_id = 0
         self._data_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX)
         self._piece_head = wire.encode_data_head(0, wire.DATA_VERSION_MAX, is_piece=True)
+        self._seen_members: tuple[Member, ...] = ()
+        self._seen_gone: dict[NodeId, Cause] | None = None
         self._members: dict[NodeId, Member] = {}
         self._gone: frozenset[NodeId] = frozenset()
         self._perform_one: dict[type, Callable[..., None]] = {
@@ -263,6 +265,10 @@ class Daemon:
         self._publish_fact(fact)
 
     def _view_changed(self, view: MembershipView) -> None:
+        # Most views differ in who is reachable alone; records that did not change are the same.
+        if view.gone is self._seen_gone and view.members == self._seen_members:
+            return
+        self._seen_members, self._seen_gone = view.members, view.gone
         transport = self._transport
         members = {member.id: member for member in view.members if member.status is not Status.DOWN}
         for node, member in members.items():

@@ -69,7 +69,9 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
     yield gauge(
         "converged", "1 when all members that count hold one view", bool(state["converged"])
     )
-    links = sum(lane["lane"] == "control" and lane["state"] == "up" for lane in state["lanes"])
+    links = sum(
+        lane["lane"] == "control" and lane["state"] == "up" for lane in state.get("lanes", ())
+    )
     yield gauge("control_links_open", "outgoing control links that are established", links)
     yield gauge("ready", "1 when /health/ready answers 200", system.ready()[0])
     running = GaugeMetricFamily(

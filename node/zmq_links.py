@@ -216,6 +216,7 @@ class Links(Generic[Queue]):
         self._keep_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._up_count = 0
         self.dialled_count = 0  # connections begun
         self.closed_idle_count = 0  # established ones that nobody used
         self.frames_sent = 0
@@ -530,6 +531,7 @@ class Links(Generic[Queue]):
 
     def _established(self, link: _Link[Queue]) -> None:
         link.up = True
+        self._up_count += 1
         link.outbox.unbar()
         if link.give_up is not None:
             link.give_up.cancel()
@@ -601,6 +603,7 @@ class Links(Generic[Queue]):
             if link.blocked:
                 self._loop.remove_reader(wire.descriptor)
             wire.close(linger_ms)
+        self._up_count -= link.up
         link.up = link.blocked = False
 
     # -- links that are kept ------------------------------------------------------------------
@@ -697,17 +700,13 @@ class Links(Generic[Queue]):
     def _make_room(self) -> None:
         """Close the least recently used links beyond `open_max`."""
         assert self._open_max is not None
-        if len(self._links) <= self._open_max:
-            return
-        spare = [link for link in self._links.values() if link.up and link.peer not in self._kept]
-        excess = len(spare) - self._open_max
+        excess = self._up_count - self._open_max - len(self._kept)
         if excess <= 0:
             return
-        spare.sort(key=lambda link: link.sent_at)
-        for link in spare:
-            if excess > 0 and self._is_quiet(link):
-                self._close_quietly(link)
-                excess -= 1
+        quiet = [link for link in self._links.values() if self._is_quiet(link)]
+        quiet.sort(key=lambda link: link.sent_at)
+        for link in quiet[:excess]:
+            self._close_quietly(link)
 
     def _look_for_idle(self) -> None:
         """Close the idle links; come again when the next one may be idle."""

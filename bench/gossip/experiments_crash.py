@@ -53,7 +53,8 @@ def crashes_in(members: int) -> int:
 
 
 def _crashes(experiment: str, scale: Scale) -> list[Run]:
-    sizes = scale.sizes(quick=(16,), usual=(32, 128, 512), full=(32, 128, 512, 1024, 2048, 4096))
+    usual = (32, 128, 512) if experiment == "S1" else (32, 128, 512, 1024)
+    sizes = scale.sizes(quick=(16,), usual=usual, full=(32, 128, 512, 1024, 2048, 4096))
     return [
         Run(experiment=experiment, members=size, seed=seed, cell={"what": "crash"})
         for size in sizes

@@ -23,8 +23,8 @@ from bench.gossip.namespaces import NotPossibleError, packet_loss, traffic
 from bench.gossip.peers.facts import boottime_s
 from bench.gossip.processes_cluster import GONE, Cluster, Started
 from bench.messaging.child import Child, NotMeasuredError
-from bench.processes import NotSeenError
-from bench.report import Row, row
+from bench.processes import ROOT, NotSeenError
+from bench.report import Row, percentile, row
 
 SEEN_TIMEOUT_S = 60.0
 PHASE_S = 1.0  # a fault comes at a random place of a probe interval
@@ -33,6 +33,7 @@ BACK = frozenset({"recovered", "reachable", "up"})
 SHORT_S = 2.0  # a stop up to this long must never be taken for a death
 LOSSES_PERCENT = (10, 25)
 PROBED_FOR_S = 3.0
+IMPORTS = "import asyncio, uvloop, node.cli, node.system, node.zmq_environment"
 GIVEN_UP = (NotSeenError, NotMeasuredError, NotPossibleError, subprocess.SubprocessError, OSError)
 
 
@@ -75,7 +76,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One row. `target` may depend on N. `total`: all samples are added up to one."""
+    """One row. `target` may depend on N. `total`: all samples are added up to one. `tail`: their
+    99th percentile is the one (nearest rank: of less than 100 the greatest)."""
 
     name: str
     unit: str
@@ -83,6 +85,7 @@ class Metric:
     sample: str = ""  # as `name`, where that names one row only
     target: Callable[[int], float] | None = None
     total: bool = False
+    tail: bool = False
     each: int | None = 1  # samples that a round gives; None: as many as there are
     ours_only: bool = False
 
@@ -118,8 +121,10 @@ def rows_of(
         if metric.each is None and not values and not samples.failures:
             continue  # what it measures did not happen, which others of the rows tell
         expected = max(1, len(values)) if metric.each is None else rounds * metric.each
-        if metric.total:
-            expected, values = 1, [sum(values)] if len(values) == expected else []
+        if metric.total or metric.tail:
+            whole = bool(values) and len(values) == expected
+            one = sum(values) if metric.total else percentile(sorted(values), 99)
+            expected, values = 1, [one] if whole and one is not None else []
         target = None if prefix or metric.target is None else metric.target(members)
         note = "; ".join(part for part in (f"N={members}", cluster_text, metric.text) if part)
         rows.append(
@@ -230,6 +235,9 @@ def idle(run: Run) -> None:
     cluster, samples = run.cluster, run.samples
     form(run)
     bare_mib = bare_pss_mib(cluster.side.python)
+    imports_mib = bare_mib
+    if cluster.side.command is None:
+        imports_mib = bare_pss_mib(cluster.side.python, IMPORTS)
     for _ in range(run.rounds):
         time.sleep(run.lengths.warm_s)
         members, mark = cluster.running, cluster.mark()
@@ -248,6 +256,7 @@ def idle(run: Run) -> None:
         pss_mib = [pss(one.process.pid) for one in members]
         samples.add("r4_pss_mib", *pss_mib)
         samples.add("r4_pss_above_mib", *(one_mib - bare_mib for one_mib in pss_mib))
+        samples.add("r4_pss_own_mib", *(one_mib - imports_mib for one_mib in pss_mib))
         samples.add("r4_false_suspects", len(cluster.after(mark, SUSPECTED | GONE)))
 
 
@@ -390,10 +399,12 @@ def pss(pid: int) -> float:
     raise NotPossibleError("this kernel tells no PSS")
 
 
-def bare_pss_mib(python: str) -> float:
-    """The same of an interpreter that does nothing."""
-    command = [python, "-c", "print(flush=True); input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def bare_pss_mib(python: str, code: str = "pass") -> float:
+    """The same of an interpreter that ran only this code."""
+    command = [python, "-c", f"{code}\nprint(flush=True); input()"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
@@ -420,6 +431,14 @@ EXPERIMENTS = {
         metrics=(
             Metric(name="r1_first_s", unit=S, text="the first survivor holds it gone"),
             Metric(name="r1_all_s", unit=S, text="all survivors", target=_at_most(0.25)),
+            Metric(
+                name="r1_all_p99_s",
+                sample="r1_all_s",
+                unit=S,
+                text="all survivors, 99th percentile of the rounds",
+                tail=True,
+                target=_at_most(0.5),
+            ),
             Metric(name="r1_observer_s", unit=S, text="each survivor", each=None),
             Metric(
                 name="r1_false_deaths",

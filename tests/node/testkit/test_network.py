@@ -610,7 +610,7 @@ def test_dial_tells_listening_refused_and_unknown_apart() -> None:
     assert _dial(bare, "a", host_b, data_port) is DialOutcome.ANSWERED
     assert _dial(bare, "a", host_b, 1) is DialOutcome.REFUSED
     bare.world.pause("b", s=1.0)
-    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ANSWERED, "its kernel is not stopped"
+    assert _dial(bare, "a", host_b, 25520) is DialOutcome.ACCEPTED, "its kernel is not stopped"
     bare.world.crash("b")
     assert _dial(bare, "a", host_b, 25520) is DialOutcome.REFUSED
     assert _dial(bare, "a", host_b, data_port) is DialOutcome.REFUSED
