@@ -6,9 +6,30 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 PRESETS: dict[str, dict[str, float]] = {
-    "local": {"probe_interval_s": 0.2, "ack_timeout_s": 0.1},
-    "lan": {"probe_interval_s": 0.5, "ack_timeout_s": 0.25},
-    "wan": {"probe_interval_s": 2.0, "ack_timeout_s": 1.0},
+    # one machine: nothing but the kernel lies between two members
+    "local": {
+        "probe_interval_s": 0.2,
+        "ack_timeout_s": 0.1,
+        "gossip_interval_s": 0.1,
+        "dial_timeout_s": 0.1,
+        "heartbeat_interval_s": 0.3,
+        "heartbeat_timeout_s": 1.0,
+    },
+    # one data centre: the values below
+    "lan": {},
+    # round trips of up to half a second
+    "wan": {
+        "probe_interval_s": 2.0,
+        "ack_timeout_s": 1.0,
+        "gossip_interval_s": 0.5,
+        "hurry_s": 0.1,
+        "dial_timeout_s": 1.0,
+        "answer_valid_s": 10.0,
+        "authority_after_s": 6.0,
+        "sync_interval_s": 3.0,
+        "heartbeat_interval_s": 3.0,
+        "heartbeat_timeout_s": 10.0,
+    },
 }
 
 
@@ -60,6 +81,8 @@ class GossipSettings:
     dial_timeout_s: float = 0.25
     link_confirmations: int = 2
     refusal_gap_s: float = 0.05  # a dying listener still accepts for a few ms
+    heartbeat_interval_s: float = 1.0  # ZMTP heartbeats of kept links; read by the transport
+    heartbeat_timeout_s: float = 3.0
     crash_evidence: Literal["same-host", "never"] = "same-host"
     lifeguard: bool = True  # False: plain SWIM, for comparison only
 
@@ -88,9 +111,4 @@ def preset(name: str) -> GossipSettings:
     """The settings of a preset: `local`, `lan` or `wan`. Raises ValueError for another name."""
     if name not in PRESETS:
         raise ValueError(f"preset={name!r} is unknown: choose one of {', '.join(PRESETS)}")
-    values = PRESETS[name]
-    return replace(
-        GossipSettings(),
-        probe_interval_s=values["probe_interval_s"],
-        ack_timeout_s=values["ack_timeout_s"],
-    )
+    return replace(GossipSettings(), **PRESETS[name])  # type: ignore[arg-type]

@@ -207,6 +207,15 @@ def _leave(arguments: argparse.Namespace, member: Connection) -> int:
     return 0
 
 
+def _reachable(row: dict[str, Any]) -> tuple[str, str]:
+    """A word, and its colour."""
+    if not row["reachable"]:
+        return "no", "bold red"
+    if row["unresponsive"]:
+        return "unresponsive", "yellow"
+    return ("suspect", "yellow") if row["suspect"] else ("yes", "green")
+
+
 def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
     """The tables of `status`; colours only on a terminal."""
     from rich.console import Console
@@ -217,7 +226,7 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
     for heading in ("address", "name", "status", "reachable", "age", "roles", ""):
         members.add_column(heading)
     for row in cluster["members"]:
-        reachable = Text("yes", "green") if row["reachable"] else Text("no", "bold red")
+        reachable = Text(*_reachable(row))
         members.add_row(
             Text(row["address"]),
             Text(row["name"]),

@@ -324,7 +324,7 @@ class Cluster:
             "leader": view.leader.address if view.leader else None,
             "oldest": oldest.id.address if oldest else None,
             "converged": view.converged,
-            "blocked_by": [node.address for node in view.blocked_by],
+            "blocked_by": [node.address for node in gossip.blocked_by],
             "links": [
                 {"observer": observer.address, "subject": subject.address, "reachable": False}
                 for observer, subject in gossip.failing_links()
@@ -337,6 +337,7 @@ class Cluster:
                     "status": member.status.name.lower(),
                     "reachable": member.id not in view.unreachable,
                     "suspect": member.id in view.suspects,
+                    "unresponsive": member.id in view.unresponsive,
                     "roles": list(member.roles),
                     "up_number": member.up_number,
                     "types": list(member.types),

@@ -172,9 +172,11 @@ class ActorSystem:
 
     async def _real_environment(self, loop: asyncio.AbstractEventLoop) -> Environment:
         from node.zmq_environment import real_environment
+        from node.zmq_links import LinkTiming
         from node.zmq_transport import TransportLimits
 
         settings = self.settings
+        gossip = settings.gossip()
         host = settings.host
         if settings.port is not None:
             # The number is our identity: names that mean one address must not look like two.
@@ -187,7 +189,13 @@ class ActorSystem:
             insecure=settings.insecure,
             keys=settings.keys,
             frame_bytes_max=settings.frame_bytes_max,
-            limits=TransportLimits(data_pending_bytes_max=settings.pending_bytes_max),
+            limits=TransportLimits(
+                data_pending_bytes_max=settings.pending_bytes_max,
+                timing=LinkTiming(
+                    heartbeat_interval_s=gossip.heartbeat_interval_s,
+                    heartbeat_timeout_s=gossip.heartbeat_timeout_s,
+                ),
+            ),
             state_dir=settings.state_dir,
             cluster_name=settings.cluster_name,
         )

@@ -7,6 +7,7 @@ it. Does not decide what an experiment does: that is in `experiments_*`. Called 
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
 import time
 import traceback
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 from bench.report import Row, row
 
 Outcome = Mapping[str, Any]
+
+SEEDS_MIN = 2  # of these all runs are made, however long it takes; of further ones what fits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +114,10 @@ class Results:
         target: float | None = None,
         at_least: bool = False,
         note: str = "",
+        why_none: str = "",
     ) -> Row:
-        """A row of these samples; one of an experiment with a failed run tells so."""
+        """A row of these samples; an experiment with a failed run tells so in each. why_none: the
+        reason when there is no sample at all."""
         return row(
             metric,
             unit,
@@ -121,7 +126,7 @@ class Results:
             target=target,
             at_least=at_least,
             note=note,
-            failures=self.failures,
+            failures=[*self.failures, *([] if samples or not why_none else [why_none])],
         )
 
 
@@ -137,25 +142,37 @@ class Experiment(NamedTuple):
 
 
 def run_all(
-    runs: Sequence[Run], simulate: Callable[[Run], Outcome], jobs: int
+    runs: Sequence[Run],
+    simulate: Callable[[Run], Outcome],
+    jobs: int,
+    *,
+    extra_until: float = math.inf,
 ) -> Iterator[tuple[Run, Outcome | str]]:
     """Each run with its outcome, or with the reason that there is none, as they end. An outcome has
     `cpu_s` beside its own figures: what the run took of one core.
 
     With one job all runs are made here; otherwise each in a process of its own, so that a run that
-    takes the memory of the machine takes one process and not the bench.
+    takes the memory of the machine takes one process and not the bench. Runs of seeds above
+    `SEEDS_MIN` come last, and none of them begins after `extra_until` (of `time.monotonic`).
     """
+    waiting = deque(sorted(runs, key=lambda run: max(SEEDS_MIN, run.seed)))
+
+    def has_next() -> bool:
+        if waiting and waiting[0].seed > SEEDS_MIN and time.monotonic() >= extra_until:
+            waiting.clear()
+        return bool(waiting)
+
     if jobs <= 1:
-        for run in runs:
+        while has_next():
+            run = waiting.popleft()
             yield run, _outcome_of(simulate, run)
         return
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.gossip.simulate"])
-    waiting = deque(runs)
     running: dict[Connection, tuple[Run, Any]] = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
+        while has_next() or running:
+            while len(running) < jobs and has_next():
                 run = waiting.popleft()
                 ours, theirs = context.Pipe(duplex=False)
                 process = context.Process(target=_simulate_into, args=(theirs, simulate, run))

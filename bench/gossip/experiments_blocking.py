@@ -66,7 +66,7 @@ def _plan_s3(scale: Scale) -> list[Run]:
     )
     for_s = scale.pick(quick=8.0, usual=60.0, full=120.0)
     untold_count = scale.pick(quick=4, usual=16, full=16)
-    seeds = scale.seeds_of(usual=2, full=10)
+    seeds = scale.seeds_of(usual=10, full=10)
     return [
         Run(
             experiment="S3", members=size, seed=seed,
@@ -102,12 +102,19 @@ def _simulate_s3(run: Run) -> Outcome:
 
 
 def _totals(results: Results, key: str, detector: str, **cell: object) -> dict[int, int]:
-    """By seed, over all cells, or those with these conditions."""
-    totals: dict[int, int] = {}
+    """By seed, over all cells, or those with these conditions; only seeds that ran in all of them,
+    or sums could not be compared."""
+    by_seed: dict[int, list[int]] = {}
     for run, outcome in results.outcomes:
         if run.cell["detector"] == detector and cell.items() <= run.cell.items():
-            totals[run.seed] = totals.get(run.seed, 0) + outcome[key]
-    return totals
+            by_seed.setdefault(run.seed, []).append(outcome[key])
+    most = max(map(len, by_seed.values()), default=0)
+    return {seed: sum(one) for seed, one in sorted(by_seed.items()) if len(one) == most}
+
+
+def _percents(ours: dict[int, int], plain: dict[int, int]) -> list[float]:
+    """Ours of plain SWIM's, by seed."""
+    return [100.0 * ours[seed] / plain[seed] for seed in ours if plain.get(seed)]
 
 
 def _rows_s3(results: Results) -> list[Row]:
@@ -117,7 +124,7 @@ def _rows_s3(results: Results) -> list[Row]:
         ("s3_fp_healthy", "false_healthy", "at healthy observers"),
     ):
         plain, ours = (_totals(results, key, detector) for detector in (PLAIN, OURS))
-        shares = [100.0 * ours[seed] / plain[seed] for seed in sorted(ours) if plain.get(seed)]
+        shares = _percents(ours, plain)
         note = f"false declarations {at}, of plain SWIM under the same seeds"
         if not shares:
             note += ": it had none"
@@ -130,7 +137,7 @@ def _rows_s3(results: Results) -> list[Row]:
         ]
         rows += _untold_rows(results, metric, key, at)
     ours, plain = _totals(results, "frames", OURS), _totals(results, "frames", PLAIN)
-    frames = [100.0 * ours[seed] / plain[seed] for seed in sorted(ours) if plain.get(seed)]
+    frames = _percents(ours, plain)
     rows.append(results.row("s3_frames_vs_swim", "%", frames, note="frames sent, of plain SWIM"))
     return rows
 
@@ -197,7 +204,7 @@ def _plan_s4(scale: Scale) -> list[Run]:
             },
         )
         for size in scale.sizes(quick=(24,), usual=(128,), full=(128,))
-        for seed in scale.seeds_of(usual=5, full=50)
+        for seed in scale.seeds_of(usual=10, full=50)
         for blocked_s in sorted(blocked, reverse=True)
         for detector in (OURS, ALPHA5)
     ]  # fmt: skip

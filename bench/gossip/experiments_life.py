@@ -102,9 +102,11 @@ def _rows_s7(results: Results) -> list[Row]:
         note, cell = f"N={size}", {"members": size}
         rows += [
             results.row("s7_full_s", "s", results.values("full_s", **cell), target=15,
-                        note=f"{note}; all see all"),
+                        note=f"{note}; all see all",
+                        why_none=f"not within {FULL_WITHIN_S:g} s"),
             results.row("s7_up_s", "s", results.values("up_s", **cell),
-                        note=f"{note}; and all are up"),
+                        note=f"{note}; and all are up",
+                        why_none=f"not within {FULL_WITHIN_S:g} s"),
             results.row("s7_sizes", "", results.values("sizes", **cell),
                         note=f"{note}; different sizes of the cluster that anybody saw"),
             results.row("s7_false", "", results.values("false", **cell), target=0,
@@ -253,7 +255,8 @@ def _rows_s9(results: Results) -> list[Row]:
         note, cell = f"N={size}, cut for {max(spans):g} s", {"members": size}
         rows += [
             results.row("s9_one_view_s", "s", results.values("healed_s", **cell), target=30,
-                        note=f"{note}; after the heal all see all, up and reachable"),
+                        note=f"{note}; after the heal all see all, up and reachable",
+                        why_none=f"not within {HEAL_WITHIN_S:g} s"),
             results.row("s9_split_percent", "%", results.values("split_percent", **cell),
                         note=f"{note}; of the pairs across the cut held unreachable before it"),
             results.row("s9_false", "", results.values("within", **cell), target=0,

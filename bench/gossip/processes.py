@@ -55,7 +55,7 @@ PLOTTED = {
     "R2": ("r2_suspect_s", "s", "a stop, until the first other suspects it (median)"),
     "R3": ("r3_join_s", "s", "all go at once, until all see all (median)"),
     "R4": ("r4_bytes_per_s", "B/s", "idle, on lo per member, all headers"),
-    "R5": ("r5_leave_s", "s", "a leave, until all others removed it (median)"),
+    "R5": ("r5_leave_s", "s", "a leave, until all others know it (median)"),
 }
 
 

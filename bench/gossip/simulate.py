@@ -7,8 +7,10 @@ Decides the flags, what is printed and where results go; what an experiment does
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +36,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "S10": life.S10,
     "speed": crash.SPEED,
 }
+
+
+EXTRA_SEEDS_S = 420.0  # by default further seeds begin for so long, so that all ends in 10 minutes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +141,8 @@ def _simulate(name: str, experiment: Experiment, scale: Scale, jobs: int) -> Res
     )
 
     runs = experiment.plan(scale)
+    is_bounded = not (scale.is_full or scale.seeds)
+    extra_until = time.monotonic() + EXTRA_SEEDS_S if is_bounded else math.inf
     results = Results(planned=len(runs))
     console = Console(stderr=True)
     with Progress(
@@ -143,7 +150,7 @@ def _simulate(name: str, experiment: Experiment, scale: Scale, jobs: int) -> Res
         console=console, transient=True, disable=not console.is_terminal,
     ) as progress:  # fmt: skip
         task = progress.add_task(name, total=len(runs))
-        for one, outcome in run_all(runs, experiment.simulate, jobs):
+        for one, outcome in run_all(runs, experiment.simulate, jobs, extra_until=extra_until):
             if isinstance(outcome, str):
                 results.failures.append(outcome)
             else:

@@ -186,10 +186,11 @@ def test_the_model_of_memberlist_meets_its_points() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_every_experiment_plans_more_when_asked(name: str) -> None:
-    """Quick, default and full are all plans of it, and the flags override sizes and seeds."""
+    """Quick is the least, and the flags override sizes and seeds."""
     plan = EXPERIMENTS[name].plan
     quick, usual, full = plan(Scale(is_quick=True)), plan(Scale()), plan(Scale(is_full=True))
-    assert 0 < len(quick) <= len(usual) <= len(full)
+    assert 0 < len(quick) <= len(usual)
+    assert 0 < len(quick) <= len(full)
     mine = plan(Scale(members=(20,), seeds=3))
     assert {run.members for run in mine} == {20}
     assert {run.seed for run in mine} <= {1, 2, 3}
@@ -206,6 +207,15 @@ def test_a_run_that_fails_is_told() -> None:
             assert outcome["members"] == size
             assert outcome["cpu_s"] >= 0.0
         assert "no pair" in str(found[2])
+
+
+def test_further_seeds_are_left_out_when_time_is_up() -> None:
+    """Those that must run do, in any case; and first."""
+    runs = [Run(experiment="S1", members=1, seed=seed) for seed in (5, 4, 3, 2, 1)]
+    for jobs in (1, 2):
+        found = run_all(runs, fails_at_two, jobs, extra_until=-1.0)
+        assert sorted(run.seed for run, _ in found) == [1, 2]
+        assert len(list(run_all(runs, fails_at_two, jobs))) == 5
 
 
 def fails_at_two(run: Run) -> dict[str, int]:
