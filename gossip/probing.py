@@ -301,9 +301,9 @@ class Prober:
                 if self._watch.may_return(node):
                     self._release(node)
             self._ping(node, now)
-            own = ground.table.records.get((ground.self_id, node))
-            if own is not None and own.unreachable:
-                ground.send(node, Gossip(records=(own,), floor=ground.table.floor))
+            # An answer of its own that did not reach us ends even what others hold against it.
+            for record in ground.table.standing(node)[:1]:
+                ground.send(node, Gossip(records=(record,), floor=ground.table.floor))
 
     def reachability_changed(self, changed: frozenset[NodeId], now: float) -> None:
         """The unreachable set moved: re-dial while it is not empty, watch others instead."""
@@ -324,6 +324,8 @@ class Prober:
     def roster_changed(self, now: float) -> None:
         """The members or the unreachable set moved: others may have to be watched, once all is
         quiet; links are not dialled for every one of a hundred that join."""
+        if not self._ground.reachable_peers():
+            self._ground.is_sure = True  # nobody is left who could tell us
         if not self._is_plain:
             self._choose_at = min(self._choose_at, now + CHOOSE_AFTER_S)
 

@@ -186,11 +186,12 @@ class MembershipTable:
 
     def _look_at(self, subject: NodeId) -> None:
         """Records about the subject, or what makes them void, have changed."""
-        is_unreachable = bool(self._standing(subject))
+        is_unreachable = bool(self.standing(subject))
         if is_unreachable is not (subject in self.unreachable):
             self.unreachable ^= {subject}
 
-    def _standing(self, subject: NodeId) -> list[Record]:
+    def standing(self, subject: NodeId) -> list[Record]:
+        """The records that call this member unreachable, those that are void left out."""
         heeded = [
             record
             for record in self._records_of.get(subject, {}).values()
@@ -242,7 +243,7 @@ class MembershipTable:
 
     def accusers(self, subject: NodeId) -> list[NodeId]:
         """Whose records call this member unreachable, those that are void left out; sorted."""
-        return sorted(record.observer for record in self._standing(subject))
+        return sorted(record.observer for record in self.standing(subject))
 
     # exchange by versions
 

@@ -12,6 +12,7 @@ import math
 import random
 import statistics
 from dataclasses import replace
+from functools import partial
 
 from bench.gossip import plot
 from bench.gossip.experiments import Experiment, Outcome, Results, Run, Scale
@@ -95,7 +96,7 @@ def _simulate_s3(run: Run) -> Outcome:
         for member in blocked:
             network.after(
                 number * (blocked_s + pause_s),
-                lambda member=member: network.block(member, blocked_s),  # type: ignore[misc]
+                partial(network.block, member, blocked_s),
             )
     network.run_for(rounds * (blocked_s + pause_s) + TAIL_S)
     return _figures(network, judge, blocked)

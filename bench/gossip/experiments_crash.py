@@ -11,6 +11,7 @@ import math
 import random
 import statistics
 import time
+from functools import partial
 from itertools import pairwise
 
 from bench.gossip import plot
@@ -102,7 +103,7 @@ def _crash(run: Run) -> Outcome:
         network.crash(victim, sockets_close=run.experiment == "S2")
         others = network.living()
         is_known = network.run_until(
-            lambda victim=victim, others=others: judge.is_held_by(victim, others),  # type: ignore[misc]
+            partial(judge.is_held_by, victim, others),
             within_s=KNOWN_WITHIN_S,
         )
         heard_s = [at - began for at in sorted(judge.holders(victim).values())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Sequence
+from functools import partial
 
 from bench.gossip import plot
 from bench.gossip.experiments import Experiment, Outcome, Results, Run, Scale
@@ -177,7 +178,7 @@ def _break(network: Network, member: int, fault: str, for_s: float) -> None:
     else:
         at, is_deaf = 0.0, True
         while at < for_s:
-            network.after(at, lambda is_deaf=is_deaf: network.deafen(member, is_deaf=is_deaf))  # type: ignore[misc]
+            network.after(at, partial(network.deafen, member, is_deaf=is_deaf))
             at, is_deaf = at + CYCLE_S, not is_deaf
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import statistics
 from dataclasses import replace
+from functools import partial
 
 from bench.gossip import plot
 from bench.gossip.experiments import Experiment, Outcome, Results, Run, Scale
@@ -157,10 +158,10 @@ def _simulate_s8(run: Run) -> Outcome:
     restarted = rng.sample(range(run.members), max(1, round(RESTARTED * run.members)))
     for member in restarted:
         at = rng.uniform(0.0, RESTART_WITHIN_S)
-        network.after(at, lambda member=member: network.crash(member, sockets_close=True))  # type: ignore[misc]
+        network.after(at, partial(network.crash, member, sockets_close=True))
         network.after(
             at + rng.uniform(*DOWN_S),
-            lambda member=member: network.start(member, SEEDS),  # type: ignore[misc]
+            partial(network.start, member, SEEDS),
         )
     network.run_for(RESTART_WITHIN_S + DOWN_S[1])
     began = network.now
