@@ -256,10 +256,10 @@ class Admission:
         """A fellow member does not know us: introduce ourselves."""
         ground = self._ground
         known = ground.table.members.get(sender)
-        if (
-            known is None
-            or known.status >= Status.DOWN
-            or message.cluster_name != ground.cluster_name
+        is_fellow = known is not None and known.status < Status.DOWN
+        # A stranger to us as well: it told us that it is of our cluster when we asked.
+        if message.cluster_name != ground.cluster_name or not (
+            is_fellow or sender in self._strangers
         ):
             ground.counters["invite-ignored"] += 1
             return

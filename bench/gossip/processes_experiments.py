@@ -550,6 +550,13 @@ EXPERIMENTS = {
                 each=None,
                 target=_at_most(3),
             ),
+            Metric(
+                name="r4_pss_own_mib",
+                unit="MiB",
+                text="above one with the same imports that does nothing",
+                each=None,
+                ours_only=True,
+            ),
             Metric(name="r4_false_suspects", unit=COUNT, text="suspected or held gone", total=True),
         ),
     ),
