@@ -26,6 +26,7 @@ from gossip.messages import (
     JoinRequest,
     Ping,
     RefusalKind,
+    Standing,
     Welcome,
     WhoAreYou,
     YouAreGone,
@@ -56,6 +57,8 @@ class Admission:
         self._agreement = dict(agreement)
         self._pending: dict[NodeId, _Pending] = {}
         self._asked: dict[Address, int] = {}  # nonce of the last WhoAreYou per address
+        self._mutual_strangers: dict[NodeId, float] = {}  # it does not know us either: since when
+        self._asked_back: dict[Address, float] = {}  # who asked us: when we last asked it
         self._strangers: dict[NodeId, float] = {}  # of our cluster id: since when, or last invited
         self._newcomers: dict[NodeId, None] = {}  # admitted here, and not told to the others yet
         self._guests: dict[NodeId, float] = {}  # welcomed a moment ago: until when they are told
@@ -256,10 +259,10 @@ class Admission:
         """A fellow member does not know us: introduce ourselves."""
         ground = self._ground
         known = ground.table.members.get(sender)
-        is_fellow = known is not None and known.status < Status.DOWN
-        # A stranger to us as well: it told us that it is of our cluster when we asked.
-        if message.cluster_name != ground.cluster_name or not (
-            is_fellow or sender in self._strangers
+        if (
+            known is None
+            or known.status >= Status.DOWN
+            or message.cluster_name != ground.cluster_name
         ):
             ground.counters["invite-ignored"] += 1
             return
@@ -320,6 +323,15 @@ class Admission:
             if (node.host, node.port) not in within:
                 self.ask_who(NodeId(node.host, node.port, 0))
 
+    def _asked_lately(self, address: Address, now: float) -> bool:
+        at = self._asked_back.get(address, -math.inf)
+        if now - at < self._ground.settings.island_probe_s:
+            return True
+        if len(self._asked_back) >= self._ground.settings.pending_joins_max:
+            self._asked_back.clear()
+        self._asked_back[address] = now
+        return False
+
     def ask_who(self, peer: NodeId) -> None:
         """Ask a process which cluster it is in."""
         ground = self._ground
@@ -331,7 +343,7 @@ class Admission:
         size, _ = ground.side_of_ours()
         ground.send(peer, WhoAreYou(ground.cluster_name, ground.cluster_id, size, nonce))
 
-    def asked_who(self, sender: NodeId, message: WhoAreYou) -> None:
+    def asked_who(self, sender: NodeId, message: WhoAreYou, now: float) -> None:
         """Answer; and ask back, for only an answer to our own question is fresh enough to stop.
 
         Not one of another name: nothing follows from its answer.
@@ -340,26 +352,25 @@ class Admission:
         if not ground.is_sure:
             return
         size, oldest = ground.side_of_ours()
-        ground.send(
-            sender,
-            IAm(
-                ground.cluster_name,
-                ground.cluster_id,
-                size,
-                message.nonce,
-                oldest,
-                sender in ground.table.gone,
-            ),
-        )
-        address = (sender.host, sender.port)
-        is_other = message.cluster_id != ground.cluster_id or sender in ground.table.gone
-        if is_other and message.cluster_name == ground.cluster_name and address not in self._asked:
+        you_are = Standing.UNKNOWN
+        if sender in ground.table.gone:
+            you_are = Standing.GONE
+        elif sender in ground.table.members:
+            you_are = Standing.MEMBER
+        answer = IAm(ground.cluster_name, ground.cluster_id, size, message.nonce, *oldest, you_are)
+        ground.send(sender, answer)
+        is_other = message.cluster_id != ground.cluster_id or sender not in ground.table.members
+        if (
+            is_other
+            and message.cluster_name == ground.cluster_name
+            and not self._asked_lately((sender.host, sender.port), now)
+        ):
             self.ask_who(sender)
 
     def told_who(self, sender: NodeId, message: IAm, now: float) -> bool:
         """Invite a looking process; of two clusters under one name, or two parts of one that
-        removed each other, the smaller stops (of equal ones that which was founded later, or whose
-        oldest member is younger). True when it is ours."""
+        removed each other or never heard of each other, the smaller stops (of equal ones that which
+        was founded later, or whose oldest member is younger). True when it is ours."""
         ground = self._ground
         if self._asked.pop((sender.host, sender.port), None) != message.nonce:
             ground.counters["island-answer-unasked"] += 1
@@ -370,25 +381,29 @@ class Admission:
         if message.cluster_id == 0:
             ground.send(sender, Invite(ground.cluster_name))
             return False
-        size, oldest = ground.side_of_ours()
+        size, _ = ground.side_of_ours()
         if message.cluster_id != ground.cluster_id:
             we_stop = (size, -ground.cluster_id) < (message.cluster_size, -message.cluster_id)
             ground.publish(
                 IslandMet(sender.address, message.cluster_id, message.cluster_size, we_stop)
             )
             what = f"two clusters are named {ground.cluster_name!r}"
-        elif sender not in ground.table.gone:
-            if sender not in ground.table.members:
-                self.met_stranger(sender, now)
+        elif sender in ground.table.members:
             return False
-        elif not message.you_are_gone:
-            # It does not know yet that it was removed: nothing else follows from what it says.
-            ground.send(sender, YouAreGone(sender.uid, int(ground.table.gone[sender])))
+        elif message.you_are is Standing.MEMBER:
+            if sender in ground.table.gone:
+                # It does not know yet that it was removed: nothing else follows from what it says.
+                ground.send(sender, YouAreGone(sender.uid, int(ground.table.gone[sender])))
             return False
-        else:
-            we_stop = (size, -oldest) < (message.cluster_size, -message.oldest_number)
+        elif sender in ground.table.gone:
+            we_stop = self._is_smaller(message)
             self._note_survivor(sender, message.cluster_size, we_stop, now)
             what = "two parts of this cluster have removed each other"
+        else:
+            if not self._is_stranger_for_long(sender, now):
+                return False
+            we_stop = self._is_smaller(message)
+            what = "two parts of this cluster do not know of each other"
         if we_stop:
             reason = (
                 f"{what}: {sender.address} is in one of {message.cluster_size}, ours has {size}; "
@@ -398,6 +413,19 @@ class Admission:
                 ground.send(peer, Dissolve(message.cluster_id, sender, reason))
             ground.out.append(Exit(GONE_EXIT, reason))
         return we_stop
+
+    def _is_smaller(self, message: IAm) -> bool:
+        size, oldest = self._ground.side_of_ours()
+        if size != message.cluster_size:
+            return size < message.cluster_size
+        return oldest > (message.oldest_number, message.oldest)
+
+    def _is_stranger_for_long(self, sender: NodeId, now: float) -> bool:
+        """True when no news of it have come since we first met it."""
+        since = self._mutual_strangers.setdefault(sender, now)
+        if len(self._mutual_strangers) > self._ground.settings.pending_joins_max:
+            self._mutual_strangers.clear()
+        return now - since >= self._ground.settings.island_probe_s
 
     def _note_survivor(self, sender: NodeId, size: int, we_stop: bool, now: float) -> None:
         if we_stop or now >= self._survivor_noted_at + SURVIVOR_REPEAT_S:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from gossip.dissemination import Rumour, RumourQueue, is_verdict, packets, sends_max
 from gossip.effects import Publish, Send
 from gossip.events import Address
-from gossip.membership import Member, NodeId, Status
+from gossip.membership import NOBODY, Member, NodeId, Status
 from gossip.messages import Gossip, Notice, Suspicion, SyncReply
 from gossip.reachability import Record
 from gossip.settings import GossipSettings
@@ -48,7 +48,7 @@ class Ground:
         self.verdict_heard = False  # one that was news, since the last gossip tick was planned
         self._seq = 0
         self._peers: tuple[int, list[NodeId]] = (-1, [])
-        self._side: tuple[object, tuple[int, int]] | None = None
+        self._side: tuple[object, tuple[int, tuple[int, NodeId]]] | None = None
         self._reachable: tuple[list[NodeId], frozenset[NodeId], list[NodeId]] | None = None
 
     def take_identity(self, new_id: NodeId) -> None:
@@ -174,17 +174,18 @@ class Ground:
         """How many members count, reachable or not."""
         return sum(member.counts for member in self.table.members.values())
 
-    def side_of_ours(self) -> tuple[int, int]:
-        """How many members that count we reach, ourselves among them, and the age of the oldest."""
+    def side_of_ours(self) -> tuple[int, tuple[int, NodeId]]:
+        """How many members that count we reach, ourselves among them, and the age key of the
+        oldest."""
         table = self.table
         state = (table.roster, self.unreachable)
         if self._side is None or self._side[0] != state:
             ages = [
-                member.up_number
+                member.age_key
                 for node, member in table.members.items()
                 if member.counts and node not in self.unreachable
             ]
-            self._side = (state, (len(ages), min((age for age in ages if age), default=0)))
+            self._side = (state, (len(ages), min(ages, default=(0, NOBODY))))
         return self._side[1]
 
     def sample(self, nodes: Iterable[NodeId], count: int) -> list[NodeId]:

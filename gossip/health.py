@@ -8,17 +8,21 @@ Source: Lifeguard (2018), section IV-A (LHA-Probe), with the count of missed nac
 from __future__ import annotations
 
 LOSS_WEIGHT = 0.1
+STARTS_AT = 3
 
 
 class LocalHealth:
     """`score` 0 is well; it saturates at `score_max`. Each point stretches probes by one interval.
+
+    A process that has just started does not know yet how well it is, and is busy joining, on a
+    host that may be busy starting others: it begins at `STARTS_AT`.
 
     `loss` is the share of direct probes of random members that were not answered directly, of
     late: near 0 in a healthy network, whatever a single member does.
     """
 
     def __init__(self, score_max: int) -> None:
-        self.score = 0
+        self.score = min(STARTS_AT, score_max)
         self.loss = 0.0
         self._score_max = score_max
 

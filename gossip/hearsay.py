@@ -257,13 +257,14 @@ class Hearsay:
         ground = self._ground
         members = ground.table.members
         subject = members.get(claim.subject)
-        if subject is None or subject.up_number > 0 or claim.subject == ground.self_id:
+        if subject is None or claim.subject == ground.self_id:
             return False
         if isinstance(claim, Departure):
-            return claim.cause is Cause.NEVER_UP
+            return claim.cause is Cause.NEVER_UP and subject.up_number == 0
         highest = max(member.up_number for member in members.values())
         return bool(
-            held.voices - {claim.subject}
+            subject.up_number == 0
+            and held.voices - {claim.subject}
             and held.heard_subject
             and claim.subject not in ground.unreachable
             and highest < claim.up_number <= highest + ground.settings.members_max

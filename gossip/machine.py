@@ -176,7 +176,7 @@ class GossipMachine:
             JoinConfirm: self._join_confirmed,
             JoinChallenge: self._admission.challenged,
             Invite: self._admission.invited,
-            WhoAreYou: lambda sender, message, now: self._admission.asked_who(sender, message),
+            WhoAreYou: self._admission.asked_who,
             IAm: self._told_who,
             Dissolve: self._dissolved,
             YouAreGone: self._told_we_are_gone,
@@ -502,8 +502,8 @@ class GossipMachine:
         """A fellow says that the cluster stops: on the word of two, of the leader, or of the other
         cluster itself, which we ask."""
         ground = self._ground
-        is_survivor = message.other_member in ground.table.gone
-        if message.other_cluster_id == ground.cluster_id and not is_survivor:
+        is_of_ours = message.other_member in ground.table.members
+        if message.other_cluster_id == ground.cluster_id and is_of_ours:
             return
         self._dissolvers.add(sender)
         if len(self._dissolvers) < VOICES and not self._has_authority(sender, now):

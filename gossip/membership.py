@@ -35,6 +35,9 @@ class NodeId(NamedTuple):
         return f"{self.address}#{self.uid:016x}"
 
 
+NOBODY = NodeId("", 0, 0)
+
+
 class Status(enum.IntEnum):
     """Life of a member, only ever forward; `DOWN` may come from any of the earlier ones."""
 

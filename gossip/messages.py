@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from gossip.membership import Member, NodeId, Tombstone
+from gossip.membership import NOBODY, Member, NodeId, Tombstone
 from gossip.reachability import Record
 
 
@@ -191,17 +191,29 @@ class WhoAreYou:
     nonce: int
 
 
+class Standing(enum.IntEnum):
+    """What the answering process holds the asking one to be."""
+
+    MEMBER = 0
+    GONE = 1
+    UNKNOWN = 2
+
+
 @dataclass(frozen=True, slots=True)
 class IAm:
-    """Answer to `WhoAreYou` with its nonce; `cluster_id` 0 means still looking. `oldest_number` is
-    the age of the oldest member in its reach; `you_are_gone`: it has removed who asked."""
+    """Answer to `WhoAreYou` with its nonce; `cluster_id` 0 means still looking.
+
+    `oldest_number` and `oldest` tell of the oldest member in its reach, `you_are` how it holds who
+    asked.
+    """
 
     cluster_name: str
     cluster_id: int
     cluster_size: int
     nonce: int
     oldest_number: int = 0
-    you_are_gone: bool = False
+    oldest: NodeId = NOBODY
+    you_are: Standing = Standing.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

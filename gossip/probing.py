@@ -32,6 +32,7 @@ NACK_SHARE = 0.8
 """A helper says so early that its nack arrives before the probe ends."""
 ASK_AFTER_PAUSE = 3
 CHOOSE_AFTER_S = 1.0
+LATE_SHARE = 0.5
 REDIALS_PER_SUBJECT_S = 50  # of all members together; alone each would dial once per second
 BYSTANDER_WAIT_S = (0.1, 0.4)
 LAST_QUESTIONS = 4
@@ -95,6 +96,7 @@ class Prober:
         self._reminded_at: dict[NodeId, float] = {}
         self._acked_since_redial: set[NodeId] = set()
         self._next_at = math.inf
+        self._was_late = False
         self._choose_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
@@ -107,7 +109,8 @@ class Prober:
         self._order.insert(self._ground.rng.randint(0, len(self._order)), node)
         self._watch.add(node)
         if self._next_at == math.inf:
-            self._next_at = now + self._ground.settings.probe_interval_s * self._ground.rng.random()
+            interval_s = self._factor * self._ground.settings.probe_interval_s
+            self._next_at = now + interval_s * self._ground.rng.random()
 
     def remove(self, node: NodeId) -> None:
         """A member is down or removed: no more probes, no suspicion."""
@@ -137,6 +140,10 @@ class Prober:
         return self._health.score
 
     @property
+    def _factor(self) -> int:
+        return 1 if self._is_plain else self._health.factor
+
+    @property
     def deadline(self) -> float:
         """The next instant `tick` is due; may be early."""
         due = min(self._next_at, self._redial_at, self._suspects_due, self._choose_at)
@@ -151,6 +158,8 @@ class Prober:
 
     def tick(self, now: float) -> None:
         """Everything that is due."""
+        if not self._is_plain:
+            self._note_lag(now)
         for seq, probe in self._probes.items():
             if not probe.acked and now >= probe.indirect_at:
                 probe.indirect_at = math.inf
@@ -170,10 +179,30 @@ class Prober:
         if now >= self._choose_at:
             self._choose_watched()
 
+    def _note_lag(self, now: float) -> None:
+        """A probe step that is late by half an ack timeout is our own delay: what answers it may
+        wait in our sockets, so it gets the time that we lost."""
+        settings = self._ground.settings
+        late_s = max(
+            (now - p.indirect_at for p in self._probes.values() if not p.acked), default=0.0
+        )
+        late_s = max(late_s, now - self._next_at if self._probes else 0.0)
+        if late_s < LATE_SHARE * settings.ack_timeout_s or self._was_late:
+            return
+        self._was_late = True  # once per round, else who is always late would never probe
+        self._ground.counters["late"] += 1
+        self._health.worse()
+        extra_s = min(late_s, settings.ack_timeout_s)
+        for probe in self._probes.values():
+            if now >= probe.indirect_at:
+                probe.indirect_at = now + extra_s
+        self._next_at = max(self._next_at, now) + extra_s
+
     def _begin_probes(self, now: float) -> None:
         ground, settings = self._ground, self._ground.settings
-        factor = 1 if self._is_plain else self._health.factor
+        factor = self._factor
         self._next_at = now + factor * settings.probe_interval_s
+        self._was_late = False
         self._forget_old_pings(now)
         target = self._next_target()
         if target is None:
