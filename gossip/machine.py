@@ -1000,7 +1000,7 @@ class GossipMachine:
         if state != self._settled or now >= self._settle_by:
             for _ in range(SETTLE_STEPS_MAX):
                 self._look_again(now)
-                if self._leader != ground.self_id or not self._lead(now):
+                if not self._lead(now):
                     break
             else:
                 raise AssertionError("leader actions do not come to rest")
@@ -1017,7 +1017,7 @@ class GossipMachine:
     def _next_settling(self) -> float:
         """When there is something to settle although nothing has changed."""
         due = min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S
-        if self._leader == self._ground.self_id:
+        if self._may_lead():
             oldest = next(iter(self._buried_at.values()), math.inf)
             due = min(due, self._patience.deadline, oldest + self._ground.settings.tombstone_ttl_s)
         return due
@@ -1070,11 +1070,16 @@ class GossipMachine:
             second = second or node
         return second
 
+    def _may_lead(self) -> bool:
+        """False for one that never was up, while all that were are only out of its reach."""
+        ground = self._ground
+        return self._leader == ground.self_id and (ground.me.counts or ground.up_count() == 0)
+
     def _lead(self, now: float) -> bool:
         """The leader's steps that are due; True when they changed the view."""
         ground = self._ground
-        if not ground.me.counts and ground.up_count():
-            return False  # all that were up are out of our reach: we were never up to decide that
+        if not self._may_lead():
+            return False
         steps = impatient_steps(ground, self._patience, now)
         if not steps and self._convergence.is_complete and ground.is_sure:
             steps = converged_steps(ground, self._convergence.has_heard)
