@@ -446,7 +446,6 @@ class GossipMachine:
             self._move(member, Status.DOWN, now, cause=Cause.CRASHED)
 
     def _paused(self, event: Paused, now: float) -> None:
-        self._count("pauses")
         self._convergence.void_all()
         self._seeker.void(now)
         self._prober.paused(event.gap_s, now)

@@ -218,6 +218,7 @@ async def _start(settings: Settings, signals: Signals) -> ActorSystem:
             door.open(system)
         if application is not None:
             await set_up(application, settings.app or "", system, signals)
+        tune_process()
 
     loop = asyncio.get_running_loop()
     opening = loop.create_task(
@@ -238,7 +239,6 @@ async def _start(settings: Settings, signals: Signals) -> ActorSystem:
 
     signals.then(loop, leave)
     await opening
-    tune_process()
     if signals.first is not None and not leaving:
         leave()  # the setup swallowed the cancellation
     return system

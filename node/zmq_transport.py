@@ -68,7 +68,10 @@ class TransportLimits:
     incoming ones remembered per lane; `half_open_max`: those whose handshake is not over (above it
     the ones that said nothing yet are ended; all of them end after `timing.handshake_s`).
     `ports_max`: learned data ports, and keys. `frames_high_mark`: frames per link inside libzmq, on
-    each side. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per
+    each side; on the control lane `control_frames_unread_max` where they are read. libzmq (4.3.5)
+    aborts the process when it stopped reading a connection at its mark, a heartbeat is among what
+    it has read, and the peer ends the connection: so an event loop that is blocked for a while must
+    not reach the mark on the lane that has heartbeats. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per
     lane.
     """
 
@@ -81,6 +84,7 @@ class TransportLimits:
     half_open_max: int = 512
     ports_max: int = 16_384
     frames_high_mark: int = 32
+    control_frames_unread_max: int = 2048
     drain_frames_max: int = 64
     drain_bytes_max: int = 2 * 1024 * 1024
     timing: LinkTiming = field(default_factory=LinkTiming)
@@ -228,7 +232,11 @@ class ZmqTransport:
         )
         options: dict[int, int | bytes] = {
             zmq.LINGER: 0,
-            zmq.RCVHWM: limits.frames_high_mark,
+            zmq.RCVHWM: (
+                limits.control_frames_unread_max
+                if lane is Lane.CONTROL
+                else limits.frames_high_mark
+            ),
             zmq.MAXMSGSIZE: payload_bytes_max + _HEAD_BYTES_MAX,
             zmq.HANDSHAKE_IVL: int(limits.timing.handshake_s * 1000),
             zmq.IPV6: int(":" in number),

@@ -18,7 +18,7 @@ from bench.gossip import plot
 from bench.gossip.experiments import Experiment, Outcome, Results, Run, Scale
 from bench.gossip.judging import Judge
 from bench.gossip.network import Conditions, Network
-from bench.report import Row
+from bench.report import Row, row
 from gossip.settings import GossipSettings
 
 SETTLE_S = 5.0
@@ -79,7 +79,7 @@ def _plan_s3(scale: Scale) -> list[Run]:
         for blocked_s in blocked
         for pause_s in pauses
         for detector in (PLAIN, OURS, UNTOLD)
-        if detector != UNTOLD or (seed, count) == (1, untold_count)
+        if detector != UNTOLD or (seed, count, pause_s) == (1, untold_count, pauses[0])
     ]  # fmt: skip
 
 
@@ -127,12 +127,10 @@ def _rows_s3(results: Results) -> list[Row]:
         plain, ours = (_totals(results, key, detector) for detector in (PLAIN, OURS))
         shares = _percents(ours, plain)
         note = f"false declarations {at}, of plain SWIM under the same seeds"
-        if not shares:
-            note += ": it had none"
         rows += [
             results.row(f"{metric}_vs_swim", "%", shares, target=1.0, note=note)
             if shares
-            else results.row(metric + "_vs_swim", "%", [0.0], note=note),
+            else row(f"{metric}_vs_swim", "%", (), expected=0, note=f"{note}: it had none"),
             results.row(f"{metric}_ours", "", list(ours.values()), note=f"{at}; per seed"),
             results.row(f"{metric}_swim", "", list(plain.values()), note=f"{at}; per seed"),
         ]
@@ -145,16 +143,22 @@ def _rows_s3(results: Results) -> list[Row]:
 
 def _untold_rows(results: Results, metric: str, key: str, at: str) -> list[Row]:
     """What pause detection does: the same cells with and without it."""
-    counts = {run.cell["C"] for run, _ in results.outcomes if run.cell["detector"] == UNTOLD}
+    cells = {
+        (run.cell["C"], run.cell["I"])
+        for run, _ in results.outcomes
+        if run.cell["detector"] == UNTOLD
+    }
     rows = []
-    for count in sorted(counts):
-        plain, ours, untold = (
-            _totals(results, key, detector, C=count).get(1, 0) for detector in (PLAIN, OURS, UNTOLD)
+    for count, pause_s in sorted(cells):
+        totals = {
+            detector: _totals(results, key, detector, C=count, I=pause_s).get(1, 0)
+            for detector in (PLAIN, OURS, UNTOLD)
+        }
+        note = (
+            f"{at}; C={count}, I={pause_s:g} s, one seed; ours without pause detection (with it "
+            f"{totals[OURS]}, plain SWIM {totals[PLAIN]})"
         )
-        note = f"{at}; C={count}, one seed; ours without pause detection (with it {ours}, "
-        rows.append(
-            results.row(f"{metric}_untold", "", [untold], note=f"{note}plain SWIM {plain})")
-        )
+        rows.append(results.row(f"{metric}_untold", "", [totals[UNTOLD]], note=note))
     return rows
 
 

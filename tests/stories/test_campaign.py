@@ -156,9 +156,8 @@ class Campaign(Story):
         self.healed = True
         self.heal_all()
         self.shape(loss=0.0, duplicate=0.0, reorder=False)
-        for name in NAMES:
-            if not self[name].running and not self[name].is_due:
-                self.start(name)
+        self.take_seats()
+        self.every(1.0, self.take_seats)
         self.run_until(lambda: not any(node.paused for node in self.running))
         self.until_all_up(within_s=HEALED_WITHIN_S)
         self.until_hosted(within_s=30)
@@ -171,6 +170,12 @@ class Campaign(Story):
         assert len(self.hosts) == 1
         self.witness.check()
         self.check_messages()
+
+    def take_seats(self) -> None:
+        """Start whatever does not run, as a supervisor would."""
+        for node in self.nodes:
+            if not node.running and not node.is_due:
+                self.start(node)
 
     def check_messages(self) -> None:
         """At most once, whatever happened; and now that all is calm, every ask is answered."""

@@ -250,3 +250,44 @@ def test_a_member_that_nobody_left_has_heard_of_stays_in() -> None:
 
         world.run_until(heard_of, within_s=20)
         assert world["d"].running
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_joiners_that_nobody_left_introduced_meet(seed: int) -> None:
+    """c was admitted by a, d by b, a moment before a and b were killed: nobody left knows both.
+    Each became up alone, so that they are two parts of one cluster: one stops and joins anew."""
+    with Story(seed, "a b c d", seeds="a b c", absent="c d", one_host=True, watch=False) as world:
+        world.until_all_up()
+        before = clusters(world)
+        world.cut("a", from_="b d")
+        world.cut("b", from_="c")
+        world.cut("c", from_="d")
+        world.start("c d")
+        world.run_until(lambda: all(world[name].view is not None for name in "cd"), within_s=5)
+        world.crash("a b")
+        world.heal_all()
+        world.run_for(s=15)
+        (ended,) = (world[name] for name in "cd" if not world[name].running)
+        assert ended.ended is not None
+        assert ended.ended.exit_code == 12
+        world.start(ended)
+        world.until_all_up(within_s=10)
+        assert clusters(world) == before
+
+
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_sleeper_that_all_whom_it_knows_left_behind_is_the_cluster(
+    seed: int, silent: bool
+) -> None:
+    """Whom should it ask whether it still is a member? It lets in those that restarted."""
+    with Story(seed, nodes=4) as world:
+        world.ready()
+        before = clusters(world)
+        world.pause("d", s=15)
+        world.run_for(s=5)
+        world.crash("a b c", silent=silent)
+        world.restart("a b c", after_s=0.5)
+        world.run_for(s=10)
+        world.until_all_up(within_s=30)
+        assert clusters(world) == before

@@ -43,12 +43,17 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A process that was up ended itself, and nobody had told it to leave."""
+    """A process that was up ended itself, and nobody had told it to leave.
+
+    `was_known`: it was a member in the view of another node. A part that no other knows of has to
+    stop when they meet, for nothing of it can be merged.
+    """
 
     node: str
     exit_code: int
     reason: str
     at_s: float
+    was_known: bool
 
 
 class Witness:
@@ -100,7 +105,7 @@ class Witness:
     def check(self) -> None:
         """Raise CheckFailedError when a process that ran was removed, or stopped by itself."""
         words = [f"{removal}" for removal in self.wrong]
-        words += [f"{end}" for end in self.ends]
+        words += [f"{end}" for end in self.ends if end.was_known]
         if words:
             text = "members that did not end were taken out:\n  " + "\n  ".join(words)
             raise CheckFailedError(self.world.timeline.report(text))
@@ -129,7 +134,11 @@ class Witness:
         ended = node.ended
         was_up = view is not None and view.self_id in self._were_up
         if ended is not None and was_up and (node.name, node.starts) not in self._leavers:
-            self.ends.append(End(node.name, ended.exit_code, ended.reason, self.world.now))
+            assert view is not None
+            others = [other.view for other in self.world.running]
+            was_known = any(other is not None and view.self_id in other.by_id for other in others)
+            end = End(node.name, ended.exit_code, ended.reason, self.world.now, was_known)
+            self.ends.append(end)
 
     def _changed(self, node: SimNode, view: MembershipView) -> None:
         self._seats[view.self_id] = (node, node.starts)

@@ -101,7 +101,8 @@ def _with_status(view: MembershipView, status: Status) -> MembershipView:
         (_view(3, leader=None), "different values of leader"),
         (_view(3, unreachable=frozenset({NodeId("10.0.0.1", 25520, 1)})), "1 is unreachable"),
         (_with_status(_view(3), Status.LEAVING), "3 is leaving"),
-        (_aged(_view(3), 1, 1, 2), "not one each"),
+        (_aged(_view(3), 0, 1, 2), "1 has no age"),
+        (_aged(_view(3), 1, 1, 2), "disagree about the age"),
         (_aged(_view(3), 2, 1, 3), "disagree about the age"),
     ],
 )
