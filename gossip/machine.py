@@ -338,6 +338,7 @@ class GossipMachine:
             elif self._is_fellow(sender, head, now):
                 self._authority.confirm(sender, sender)
                 self._hearsay.heard(sender)
+                self._prober.frame_came(now)
                 self._messages[type(message)](sender, message, now)
             elif self._is_stranger(sender, head):
                 self._stranger_said(sender, message, now)
@@ -1015,10 +1016,14 @@ class GossipMachine:
 
     def _next_settling(self) -> float:
         """When there is something to settle although nothing has changed."""
-        due = min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S
+        due = math.inf
+        if self._ground.me.status < Status.LEAVING:
+            due = min(self._left_at.values(), default=math.inf) + REMEMBER_LEFT_S
         if self._may_lead():
-            oldest = next(iter(self._buried_at.values()), math.inf)
-            due = min(due, self._patience.deadline, oldest + self._ground.settings.tombstone_ttl_s)
+            due = min(due, self._patience.deadline)
+            if self._convergence.is_complete:
+                oldest = next(iter(self._buried_at.values()), math.inf)
+                due = min(due, oldest + self._ground.settings.tombstone_ttl_s)
         return due
 
     def _state(self) -> tuple[object, ...]:

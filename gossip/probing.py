@@ -33,6 +33,10 @@ NACK_SHARE = 0.8
 ASK_AFTER_PAUSE = 3
 CHOOSE_AFTER_S = 1.0
 LATE_SHARE = 0.5
+SILENT_INTERVALS = 4
+ISOLATED_FROM_MIN = 3  # one or two others may well have gone together
+ISOLATED_MULT = 2  # whoever hears nobody accuses at last after so many of the longest suspicions
+PINGS_KEPT_S = 60.0
 REDIALS_PER_SUBJECT_S = 50  # of all members together; alone each would dial once per second
 BYSTANDER_WAIT_S = (0.1, 0.4)
 LAST_QUESTIONS = 4
@@ -97,6 +101,7 @@ class Prober:
         self._acked_since_redial: set[NodeId] = set()
         self._next_at = math.inf
         self._was_late = False
+        self._heard_any_at = -math.inf
         self._choose_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
@@ -245,7 +250,7 @@ class Prober:
 
     def _forget_old_pings(self, now: float) -> None:
         # An ack that comes late still counts; one that never comes is forgotten in the end.
-        limit_s = 20 * self._ground.settings.probe_interval_s
+        limit_s = max(PINGS_KEPT_S, 20 * self._ground.settings.probe_interval_s)
         while self._pings:
             seq = next(iter(self._pings))
             if now - self._pings[seq].sent_at < limit_s and len(self._pings) < OPEN_PINGS_MAX:
@@ -544,8 +549,14 @@ class Prober:
     def _end_suspicions(self, now: float) -> None:
         ground, suspects = self._ground, self._suspects
         timeout_s = ground.settings.dial_timeout_s
+        is_isolated = self._is_isolated(now)
         for node in sorted(n for n, s in suspects.items() if now >= min(s.asked_at, s.deadline)):
             suspect = suspects[node]
+            if is_isolated and now < suspect.since + self._isolated_max_s():
+                # What is wrong is most likely wrong with us.
+                suspect.deadline = now + ground.settings.probe_interval_s
+                suspect.asked_at = math.inf
+                continue
             is_accuser = ground.self_id in suspect.accusers or self._is_plain
             if now < suspect.deadline:
                 suspect.asked_at = max(suspect.asked_at, now - timeout_s) + timeout_s
@@ -563,6 +574,35 @@ class Prober:
         self._suspects_due = min(
             (min(s.asked_at, s.deadline) for s in suspects.values()), default=math.inf
         )
+
+    def _is_isolated(self, now: float) -> bool:
+        """True when nobody at all has said anything for a while, of several who would."""
+        ground = self._ground
+        silence_s = SILENT_INTERVALS * ground.settings.probe_interval_s
+        return (
+            not self._is_plain
+            and now - self._heard_any_at >= silence_s
+            and len(ground.reachable_peers()) >= ISOLATED_FROM_MIN
+        )
+
+    def _isolated_max_s(self) -> float:
+        return ISOLATED_MULT * self._ground.settings.suspicion_max_mult * self._min_s()
+
+    def frame_came(self, now: float) -> None:
+        """A member said something. When nobody had for a while, what we hold of others is as old
+        as that, and their answers are on their way."""
+        silent_s = now - self._heard_any_at
+        was_isolated = bool(self._suspects) and self._is_isolated(now)
+        self._heard_any_at = now
+        if not was_isolated or silent_s == math.inf:
+            return
+        self._ground.counters["isolated"] += 1
+        self._probes.clear()
+        low_s = self._min_s()
+        for suspect in self._suspects.values():
+            suspect.since += silent_s
+            suspect.deadline = suspect.asked_at = math.inf
+            self._end_by(suspect, max(now, suspect.since) + low_s)
 
     def dialled(self, event: Dialled, now: float) -> bool:
         """The last question to a suspect is answered; True when it was ours."""

@@ -110,7 +110,9 @@ class Network:
         self._entry = [math.inf] * members  # the earliest live entry of the heap for it
         self._frozen = [False] * members
         self._frozen_at = [0.0] * members
+        self._stalled = [False] * members
         self._inboxes: list[list[object]] = [[] for _ in range(members)]
+        self._outboxes: list[list[tuple[NodeId, PeerFrame]]] = [[] for _ in range(members)]
         self._kept: list[frozenset[int]] = [frozenset()] * members
         self._links: list[dict[int, float]] = [{} for _ in range(members)]
         self._arrivals: dict[int, float] = {}
@@ -244,6 +246,22 @@ class Network:
         """Freeze now, thaw after `for_s` seconds."""
         self.freeze(index)
         self.after(for_s, lambda: self.thaw(index))
+
+    def stall(self, index: int, for_s: float) -> None:
+        """Its messages neither come in nor go out for a while, but its timers run: what Lifeguard's
+        own tests call blocked. They wait in order, and nothing tells the process."""
+        self._stalled[index] = True
+        self.after(for_s, lambda: self._unstall(index))
+
+    def _unstall(self, index: int) -> None:
+        self._stalled[index] = False
+        outbox, self._outboxes[index] = self._outboxes[index], []
+        inbox, self._inboxes[index] = self._inboxes[index], []
+        for to, frame in outbox:
+            self._send(index, to, frame)
+        for event in inbox:
+            if self.runs[index]:
+                self._feed(index, event)
 
     def deafen(self, index: int, *, is_deaf: bool = True) -> None:
         """Nothing reaches the member any more, while all that it sends arrives; or undo it."""
@@ -451,6 +469,9 @@ class Network:
     # what travels
 
     def _send(self, sender: int, to: NodeId, frame: PeerFrame) -> None:
+        if self._stalled[sender]:
+            self._outboxes[sender].append((to, frame))
+            return
         index = self._index.get(to)
         self.frames_sent[sender] += 1
         if self.conditions.counts_bytes:
@@ -484,7 +505,7 @@ class Network:
         if not self.runs[index] or arrived.uid not in (0, self.ids[index].uid):
             return
         self.frames_received[index] += 1
-        if self._frozen[index]:
+        if self._frozen[index] or self._stalled[index]:
             self._inboxes[index].append(arrived.frame)
         else:
             self._feed(index, arrived.frame)
@@ -509,6 +530,7 @@ class Network:
         if (
             peer is None
             or not self.host_is_up[peer]
+            or self._stalled[index]
             or self._is_cut(index, peer)
             or self._is_cut(peer, index)
             or self.rng.random() < self._loss(index, peer)
@@ -518,7 +540,7 @@ class Network:
         else:
             if not self.runs[peer]:
                 outcome = DialOutcome.REFUSED
-            elif self._frozen[peer]:
+            elif self._frozen[peer] or self._stalled[peer]:
                 outcome = DialOutcome.ACCEPTED
             else:
                 outcome = DialOutcome.ANSWERED

@@ -15,7 +15,7 @@ from gossip.effects import Send
 from gossip.events import PeerFrame, Started
 from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, NodeId, Status, Tombstone
-from gossip.messages import Gossip, JoinChallenge, Suspicion, Welcome
+from gossip.messages import Gossip, JoinChallenge, Nack, Suspicion, Welcome
 from gossip.reachability import Record
 from gossip.settings import GossipSettings
 
@@ -52,7 +52,14 @@ class Subject:
         effects = self.machine.handle(PeerFrame(sender, head, messages), self.now)
         self.sent += [effect for effect in effects if isinstance(effect, Send)]
 
+    def listen(self, for_s: float) -> None:
+        """Time in which another member says something now and then."""
+        for _ in range(round(for_s / 0.2)):
+            self.wait(0.2)
+            self.tell(Nack(0))
+
     def wait(self, for_s: float) -> None:
+        """Time in which nobody says anything."""
         end = self.now + for_s
         while self.machine.deadline <= end:
             self.now = max(self.now, self.machine.deadline)
@@ -201,7 +208,28 @@ def test_a_refuted_suspicion_is_not_counted_again() -> None:
 def test_a_suspicion_nobody_answers_becomes_a_record() -> None:
     subject = Subject()
     subject.hold("suspect")
-    subject.wait(13.0)  # the greatest suspicion of four members in preset lan is 12 s
+    subject.listen(14.0)  # the greatest suspicion of four members in preset lan is 12 s
+    assert subject.state == "dead"
+
+
+def test_who_hears_nobody_at_all_doubts_itself_for_twice_as_long() -> None:
+    subject = Subject()
+    subject.hold("suspect")
+    subject.wait(14.0)
+    assert subject.state == "suspect"
+    subject.wait(12.0)
+    assert subject.state == "dead"
+
+
+def test_who_heard_nobody_waits_for_answers_when_it_hears_somebody() -> None:
+    """Its pings were on their way all the time; they are answered in a moment."""
+    subject = Subject()
+    subject.hold("suspect")
+    subject.wait(20.0)
+    subject.tell(Nack(0))
+    subject.wait(0.5)
+    assert subject.state == "suspect"
+    subject.listen(14.0)
     assert subject.state == "dead"
 
 
@@ -212,7 +240,7 @@ def test_confirmations_shorten_a_suspicion() -> None:
     for accuser in (OTHER, PEER):
         confirmed.tell(Gossip(suspicions=(Suspicion(SUBJECT, J, accuser),)), sender=accuser)
     for subject in (alone, confirmed):
-        subject.wait(2.6)  # everybody else is silent too, but accused later
+        subject.listen(3.8)  # nobody accused by ourselves: we wait for those who did, and ask
     assert (alone.state, confirmed.state) == ("suspect", "dead")
 
 
