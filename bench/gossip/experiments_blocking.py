@@ -1,9 +1,10 @@
 """S3 and S4: members that do not run for a while, as in Lifeguard's interval and threshold tests.
 
-A blocked member does nothing: what arrives waits, its timers pass. A declaration about a member
-that was never blocked is false, at whatever observer; healthy observers are counted apart. S3
-compares with plain SWIM on the same network under the same seeds, S4 with Lifeguard's own timing
-(alpha 5) on the same machines. Called by `simulate`.
+A blocked member is *frozen* (it does nothing: what arrives waits, its timers pass) or *stalled*
+(nothing comes in or goes out, but its timers run: harder, for it goes on to judge). A declaration
+about a member that was never blocked is false, at whatever observer; healthy observers are counted
+apart. S3 compares with plain SWIM on the same network under the same seeds, S4 with Lifeguard's own
+timing (alpha 5) on the same machines. Called by `simulate`.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from gossip.settings import GossipSettings
 
 SETTLE_S = 5.0
 TAIL_S = 10.0
-PLAIN, OURS, UNTOLD = "plain SWIM", "ours", "ours, pauses not measured"
+PLAIN, OURS = "plain SWIM", "ours"
+FROZEN, STALLED = "frozen", "stalled"
 ALPHA5 = "Lifeguard, alpha 5"
 
 LAN = GossipSettings()
 DETECTORS = {
     PLAIN: replace(LAN, lifeguard=False),
     OURS: LAN,
-    UNTOLD: LAN,
     ALPHA5: replace(LAN, probe_interval_s=1.0, ack_timeout_s=0.5, suspicion_mult=5.0),
 }
 
@@ -41,7 +42,7 @@ def _network(run: Run) -> Network:
         run.members,
         settings=DETECTORS[detector],
         seed=run.seed,
-        conditions=Conditions(measures_pauses=detector not in (PLAIN, UNTOLD)),
+        conditions=Conditions(measures_pauses=detector != PLAIN),
     )
 
 
@@ -66,20 +67,27 @@ def _plan_s3(scale: Scale) -> list[Run]:
         quick=(0.004,), usual=(0.004, 1.024), full=(0.001, 0.004, 0.064, 1.024, 16.384)
     )
     for_s = scale.pick(quick=8.0, usual=60.0, full=120.0)
-    untold_count = scale.pick(quick=4, usual=16, full=16)
+    stalled_s = scale.pick(quick=(8.192,), usual=(16.384, 32.768), full=blocked)
     seeds = scale.seeds_of(usual=10, full=10)
     return [
         Run(
             experiment="S3", members=size, seed=seed,
-            cell={"C": count, "D": blocked_s, "I": pause_s, "for_s": for_s, "detector": detector},
+            cell={
+                "C": count, "D": blocked_s, "I": pause_s, "for_s": for_s, "detector": detector,
+                "kind": kind,
+            },
         )
         for size in scale.sizes(quick=(24,), usual=(128,), full=(128,))
         for seed in seeds
         for count in reversed(counts) if count < size
         for blocked_s in blocked
         for pause_s in pauses
-        for detector in (PLAIN, OURS, UNTOLD)
-        if detector != UNTOLD or (seed, count, pause_s) == (1, untold_count, pauses[0])
+        for detector in (PLAIN, OURS)
+        for kind in (FROZEN, STALLED)
+        # Stalled members of plain SWIM accuse everybody: minutes of work for one cell.
+        if kind == FROZEN or scale.is_full or (
+            seed == 1 and count <= 16 and blocked_s in stalled_s and pause_s == pauses[0]
+        )
     ]  # fmt: skip
 
 
@@ -92,12 +100,10 @@ def _simulate_s3(run: Run) -> Outcome:
     blocked = rng.sample(range(run.members), run.cell["C"])
     blocked_s, pause_s = run.cell["D"], run.cell["I"]
     rounds = math.ceil(run.cell["for_s"] / (blocked_s + pause_s))
+    block = network.block if run.cell["kind"] == FROZEN else network.stall
     for number in range(rounds):
         for member in blocked:
-            network.after(
-                number * (blocked_s + pause_s),
-                partial(network.block, member, blocked_s),
-            )
+            network.after(number * (blocked_s + pause_s), partial(block, member, blocked_s))
     network.run_for(rounds * (blocked_s + pause_s) + TAIL_S)
     return _figures(network, judge, blocked)
 
@@ -120,13 +126,15 @@ def _percents(ours: dict[int, int], plain: dict[int, int]) -> list[float]:
 
 def _rows_s3(results: Results) -> list[Row]:
     rows: list[Row] = []
-    for metric, key, at in (
-        ("s3_fp", "false", "at any observer"),
-        ("s3_fp_healthy", "false_healthy", "at healthy observers"),
+    for metric, key, kind, at in (
+        ("s3_fp", "false", FROZEN, "at any observer"),
+        ("s3_fp_healthy", "false_healthy", FROZEN, "at healthy observers"),
+        ("s3_stalled_fp", "false", STALLED, "at any observer"),
+        ("s3_stalled_fp_healthy", "false_healthy", STALLED, "at healthy observers"),
     ):
-        plain, ours = (_totals(results, key, detector) for detector in (PLAIN, OURS))
+        plain, ours = (_totals(results, key, detector, kind=kind) for detector in (PLAIN, OURS))
         shares = _percents(ours, plain)
-        note = f"false declarations {at}, of plain SWIM under the same seeds"
+        note = f"false declarations {at}, of plain SWIM under the same seeds; members {kind}"
         rows += [
             results.row(f"{metric}_vs_swim", "%", shares, target=1.0, note=note)
             if shares
@@ -134,44 +142,20 @@ def _rows_s3(results: Results) -> list[Row]:
             results.row(f"{metric}_ours", "", list(ours.values()), note=f"{at}; per seed"),
             results.row(f"{metric}_swim", "", list(plain.values()), note=f"{at}; per seed"),
         ]
-        rows += _untold_rows(results, metric, key, at)
-    ours, plain = _totals(results, "frames", OURS), _totals(results, "frames", PLAIN)
+    ours = _totals(results, "frames", OURS, kind=FROZEN)
+    plain = _totals(results, "frames", PLAIN, kind=FROZEN)
     frames = _percents(ours, plain)
     rows.append(results.row("s3_frames_vs_swim", "%", frames, note="frames sent, of plain SWIM"))
     return rows
 
 
-def _untold_rows(results: Results, metric: str, key: str, at: str) -> list[Row]:
-    """What pause detection does: the same cells with and without it."""
-    cells = {
-        (run.cell["C"], run.cell["I"])
-        for run, _ in results.outcomes
-        if run.cell["detector"] == UNTOLD
-    }
-    rows = []
-    for count, pause_s in sorted(cells):
-        totals = {
-            detector: _totals(results, key, detector, C=count, I=pause_s).get(1, 0)
-            for detector in (PLAIN, OURS, UNTOLD)
-        }
-        note = (
-            f"{at}; C={count}, I={pause_s:g} s, one seed; ours without pause detection (with it "
-            f"{totals[OURS]}, plain SWIM {totals[PLAIN]})"
-        )
-        rows.append(results.row(f"{metric}_untold", "", [totals[UNTOLD]], note=note))
-    return rows
-
-
 def _plot_s3(results: Results) -> str | None:
     groups: dict[str, dict[str, float]] = {}
-    counts = sorted({run.cell["C"] for run, _ in results.outcomes})
-    for count in counts:
-        groups[f"C={count}"] = {
-            detector: sum(results.values("false", C=count, detector=detector))
-            / max(
-                1,
-                len({run.seed for run, _ in results.outcomes if run.cell["detector"] == detector}),
-            )
+    cells = sorted({(run.cell["kind"], run.cell["C"]) for run, _ in results.outcomes})
+    for kind, count in cells:
+        groups[f"{kind}, C={count}"] = {
+            detector: sum(results.values("false", C=count, detector=detector, kind=kind))
+            / len({run.seed for run, _ in results.outcomes if run.cell["kind"] == kind})
             for detector in (PLAIN, OURS)
         }
     return plot.bars(
@@ -185,7 +169,8 @@ def _notes_s3(results: Results) -> list[str]:
         "C members are blocked for D seconds, run for I, and so on; all other figures of the "
         "preset are the same for plain SWIM: no local health, fixed suspicion, no buddy, no link "
         "evidence, no pause detection (what is due when a member goes on comes before the frames "
-        "that waited). `untold`: ours without pause detection, which shows what that part does."
+        "that waited). Frozen members do nothing at all; stalled ones go on to probe and to judge "
+        "while nothing comes in or goes out, and what they said meanwhile goes out in the end."
     ]
 
 

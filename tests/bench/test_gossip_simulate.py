@@ -123,7 +123,6 @@ def test_frames_to_a_blocked_member_wait_in_order(monkeypatch: pytest.MonkeyPatc
     network.freeze(2)
     network.run_for(1.5)
     received = network.frames_received[2]
-    pauses = network.machine(2).counters.get("pauses", 0)
     seen: list[str] = []
     handle = network.machine(2).handle
 
@@ -136,7 +135,7 @@ def test_frames_to_a_blocked_member_wait_in_order(monkeypatch: pytest.MonkeyPatc
     assert seen[0] == "Paused"
     assert set(seen[1:]) == {"PeerFrame"}
     network.run_for(2.0)
-    assert network.machine(2).counters["pauses"] == pauses + 1
+    assert seen.count("Paused") == 1
     assert received > 0
 
 
