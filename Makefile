@@ -14,7 +14,7 @@ LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
 PURE_TESTS := tests/gossip tests/singleton tests/stories
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-messaging clean
+.PHONY: help setup demo test test-long check bench bench-messaging bench-gossip clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-long  the large counts, on all cores'
 	@echo 'make check      lint, format, types, floors, style'
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
+	@echo 'make bench-gossip     membership: experiments S1–S10 simulated, R1–R7 with processes'
 	@echo 'make bench-messaging  tells, asks, bulk; PEERS=casty,xoscar measures those too'
 
 setup: $(STAMP)
@@ -59,6 +60,10 @@ bench: $(STAMP)
 
 bench-messaging: $(STAMP)
 	$(BIN)/python -m bench messaging $(if $(PEERS),--peers $(PEERS)) --json $(MESSAGING_JSON)
+
+bench-gossip: $(STAMP)
+	$(BIN)/python -m bench gossip simulate --experiment all
+	$(BIN)/python -m bench gossip processes --experiment all --members 10,25,50
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

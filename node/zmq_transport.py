@@ -68,11 +68,11 @@ class TransportLimits:
     incoming ones remembered per lane; `half_open_max`: those whose handshake is not over (above it
     the ones that said nothing yet are ended; all of them end after `timing.handshake_s`).
     `ports_max`: learned data ports, and keys. `frames_high_mark`: frames per link inside libzmq, on
-    each side; on the control lane `control_frames_unread_max` where they are read. libzmq (4.3.5)
-    aborts the process when it stopped reading a connection at its mark, a heartbeat is among what
-    it has read, and the peer ends the connection: so an event loop that is blocked for a while must
-    not reach the mark on the lane that has heartbeats. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the loop, per
-    lane.
+    each side, but `control_frames_unread_max` where the control lane is read: libzmq (4.3.5) aborts
+    the process when it stopped reading a connection at its mark, a heartbeat is among what it has
+    read, and the peer ends the connection. A blocked event loop must not reach the mark on the lane
+    that has heartbeats. `drain_frames_max`, `drain_bytes_max`: what is taken in one turn of the
+    loop, per lane.
     """
 
     control_frame_bytes_max: int = 256 * 1024
