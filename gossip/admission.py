@@ -109,22 +109,22 @@ class Admission:
         if request.cluster_name != ground.cluster_name:
             return JoinRefused(
                 RefusalKind.CLUSTER_NAME,
-                f"cluster name {request.cluster_name!r} differs from ours, "
+                f"your cluster name is {request.cluster_name!r}, that of the members here is "
                 f"{ground.cluster_name!r}: correct --cluster-name or --seed",
             )
         if member.protocol_max < me.protocol_min or member.protocol_min > me.protocol_max:
             return JoinRefused(
                 RefusalKind.PROTOCOL,
-                f"protocol {member.protocol_min}..{member.protocol_max} does not overlap ours, "
-                f"{me.protocol_min}..{me.protocol_max}: upgrade the older side",
+                f"your protocol, {member.protocol_min}..{member.protocol_max}, does not overlap "
+                f"ours, {me.protocol_min}..{me.protocol_max}: upgrade the older side",
             )
         theirs = dict(request.agreement)
         for key in sorted({*theirs, *self._agreement}):
             if theirs.get(key) != self._agreement.get(key):
                 return JoinRefused(
                     RefusalKind.AGREEMENT,
-                    f"{key}={theirs.get(key)} differs from ours, "
-                    f"{key}={self._agreement.get(key)}: all members must agree on it",
+                    f"you have {key}={theirs.get(key)}, the members here have "
+                    f"{key}={self._agreement.get(key)}: all must agree on it",
                 )
         known = ground.table.members.get(member.id)
         if member.id in ground.table.tombstones or (known and known.status is Status.DOWN):

@@ -51,11 +51,19 @@ def flaw_of(member: Member) -> str | None:
     return None
 
 
+REASONS = (
+    "no-standing", "facts-forged", "types-forged", "own-record-forged", "incarnation-forged",
+    "number-impossible", "floor-forged", "status-impossible", "leave-forged", "accuser-unknown",
+    "introductions-too-many", "verdict-of-one", "departures-denied", "ack-for-another",
+)  # fmt: skip
+
+
 class Authority:
     """What each peer may claim, by what has been heard so far."""
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        ground.counters.update(dict.fromkeys(REASONS, 0))  # an alarm must see the first one
         self._vouched: set[NodeId] = set()  # members that stated their facts themselves
         self._introducers: dict[NodeId, NodeId] = {}  # of ids that nobody else has confirmed yet
         self._introductions: Counter[NodeId] = Counter()

@@ -235,6 +235,21 @@ class IslandMet:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkChanged:
+    """Probes of a member come through over others only (`works` False), or directly again."""
+
+    peer: NodeId
+    works: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HeardNobody:
+    """No member has said anything for a while: most likely we are cut off; said once each time."""
+
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SurvivorMet:
     """A member that we removed lives, in a part of our cluster that removed us. They are never
     merged, the smaller part stops; said once a minute."""

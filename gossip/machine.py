@@ -285,6 +285,11 @@ class GossipMachine:
         if self._seeker.looking:
             return self._seeker.waiting_for(now)
         view = self._view
+        if self._prober.is_isolated(now):
+            return (
+                f"no member has said anything for {self._prober.silent_s(now):.0f} s: most likely "
+                f"this node is cut off"
+            )
         if view is None or view.converged:
             return "converged"
         blocked_by = self.blocked_by
@@ -434,17 +439,24 @@ class GossipMachine:
             self._process_ended(ProcessEnded(event.peer), now)
 
     def _process_ended(self, event: ProcessEnded, now: float) -> None:
-        """Proof by the kernel: down at once, at every level, whoever saw it."""
+        """Proof by the kernel: down at once, at every level, whoever saw it.
+
+        Who had announced its leave had stopped everything before: it left.
+        """
         ground = self._ground
         self._admission.free_tenant(event.peer)
         stone = ground.table.tombstones.get(event.peer)
         if stone is not None:
-            if ground.table.bury(replace(stone, cause=Cause.CRASHED)):
+            if stone.cause is not Cause.LEFT and ground.table.bury(
+                replace(stone, cause=Cause.CRASHED)
+            ):
                 ground.originate(ground.table.tombstones[event.peer])
             return
         member = ground.table.members.get(event.peer)
-        if member is not None:
-            self._move(member, Status.DOWN, now, cause=Cause.CRASHED)
+        if member is not None and not (member.status is Status.DOWN and member.cause is Cause.LEFT):
+            leaves = member.status in (Status.LEAVING, Status.EXITING)
+            cause = Cause.LEFT if leaves else Cause.CRASHED
+            self._move(member, Status.DOWN, now, cause=cause)
 
     def _paused(self, event: Paused, now: float) -> None:
         self._convergence.void_all()
@@ -1033,6 +1045,11 @@ class GossipMachine:
     def _look_again(self, now: float) -> None:
         """Follow the table: what is unreachable, who leads, which reports still count."""
         ground, table = self._ground, self._ground.table
+        if table.orphans:
+            # Who called them unreachable is gone; that is no sign of life of theirs.
+            orphans, table.orphans = table.orphans, set()
+            for node in sorted(orphans - {ground.self_id}):
+                self._prober.take_over(node, now)
         unreachable = table.unreachable
         if ground.self_id in unreachable:
             unreachable -= {ground.self_id}

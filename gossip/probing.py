@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from gossip.events import Dial, Dialled, DialOutcome, KeepLinks
+from gossip.events import Dial, Dialled, DialOutcome, HeardNobody, KeepLinks, LinkChanged
 from gossip.ground import Ground
 from gossip.health import LocalHealth
 from gossip.membership import NUMBER_MAX, NodeId, Status
@@ -99,9 +99,11 @@ class Prober:
         self._lost: set[NodeId] = set()  # called unreachable by ourselves, and not heard since
         self._reminded_at: dict[NodeId, float] = {}
         self._acked_since_redial: set[NodeId] = set()
+        self._redials: dict[NodeId, int] = {}  # of lost members, since they last answered
         self._next_at = math.inf
         self._was_late = False
         self._heard_any_at = -math.inf
+        self._said_isolated = False
         self._choose_at = math.inf
         self._redial_at = math.inf
         self._redialled: NodeId | None = None
@@ -125,6 +127,7 @@ class Prober:
         self._end_suspicion(node)
         self._lost.discard(node)
         self._reminded_at.pop(node, None)
+        self._redials.pop(node, None)
         self._acked_since_redial.discard(node)
         for seq in [seq for seq, probe in self._probes.items() if probe.target == node]:
             del self._probes[seq]
@@ -288,7 +291,9 @@ class Prober:
         """What the end of a probe says of ourselves, and of a member that comes and goes."""
         if probe.acked:
             self._health.better()
-            self._watch.linked(probe.target, probe.acked_directly)
+            changed = self._watch.linked(probe.target, probe.acked_directly)
+            if changed is not None:
+                self._ground.publish(LinkChanged(probe.target, changed))
         else:
             missed = len(probe.helpers) - len(probe.nacked_by)
             self._health.worse(missed if probe.helpers else 1)
@@ -334,6 +339,7 @@ class Prober:
                 self._acked_since_redial.discard(node)
                 if self._watch.may_return(node):
                     self._release(node)
+            self._redials[node] = self._redials.get(node, 0) + 1
             self._ping(node, now)
             # An answer of its own that did not reach us ends even what others hold against it.
             for record in ground.table.standing(node)[:1]:
@@ -351,6 +357,7 @@ class Prober:
                 for seq in [s for s, probe in self._probes.items() if probe.target == node]:
                     del self._probes[seq]
             else:
+                self._redials.pop(node, None)
                 self._watch.returned(node, now)
         if ground.unreachable and self._redial_at == math.inf:
             self._redial_at = now + ground.settings.redial_interval_s
@@ -472,6 +479,7 @@ class Prober:
         self._ground.is_sure = True
         self._end_suspicion(node)
         self._lost.discard(node)
+        self._redials.pop(node, None)
         if self._watch.is_held(node):
             self._acked_since_redial.add(node)
             return
@@ -549,10 +557,13 @@ class Prober:
     def _end_suspicions(self, now: float) -> None:
         ground, suspects = self._ground, self._suspects
         timeout_s = ground.settings.dial_timeout_s
-        is_isolated = self._is_isolated(now)
+        is_isolated = self.is_isolated(now)
         for node in sorted(n for n, s in suspects.items() if now >= min(s.asked_at, s.deadline)):
             suspect = suspects[node]
             if is_isolated and now < suspect.since + self._isolated_max_s():
+                if not self._said_isolated:
+                    self._said_isolated = True
+                    ground.publish(HeardNobody(self.silent_s(now)))
                 # What is wrong is most likely wrong with us.
                 suspect.deadline = now + ground.settings.probe_interval_s
                 suspect.asked_at = math.inf
@@ -575,7 +586,18 @@ class Prober:
             (min(s.asked_at, s.deadline) for s in suspects.values()), default=math.inf
         )
 
-    def _is_isolated(self, now: float) -> bool:
+    def take_over(self, node: NodeId, now: float) -> None:
+        """Its only accuser is gone. What the dead noted accuses nobody; but when it has not
+        answered us either, we accuse it ourselves."""
+        member = self._ground.table.members.get(node)
+        if member is not None and (node in self._lost or self._redials.get(node, 0) >= 2):
+            self.mark_unreachable(node, member.incarnation, now)
+
+    def silent_s(self, now: float) -> float:
+        """For how long nobody has said anything."""
+        return now - self._heard_any_at
+
+    def is_isolated(self, now: float) -> bool:
         """True when nobody at all has said anything for a while, of several who would."""
         ground = self._ground
         silence_s = SILENT_INTERVALS * ground.settings.probe_interval_s
@@ -591,9 +613,10 @@ class Prober:
     def frame_came(self, now: float) -> None:
         """A member said something. When nobody had for a while, what we hold of others is as old
         as that, and their answers are on their way."""
-        silent_s = now - self._heard_any_at
-        was_isolated = bool(self._suspects) and self._is_isolated(now)
+        silent_s = self.silent_s(now)
+        was_isolated = bool(self._suspects) and self.is_isolated(now)
         self._heard_any_at = now
+        self._said_isolated = False
         if not was_isolated or silent_s == math.inf:
             return
         self._ground.counters["isolated"] += 1

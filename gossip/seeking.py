@@ -334,8 +334,8 @@ class Seeker:
         if silent:
             return (
                 f"no answer yet from {', '.join(silent)}; a cluster is founded only when every "
-                f"seed and every remembered member says that it is looking too (or start one "
-                f"member with --found)"
+                f"seed and every remembered member says that it is looking too, or its host that "
+                f"nobody is there (or start one member with --found)"
             )
         if self._unresolved:
             return (
@@ -345,7 +345,16 @@ class Seeker:
         if now < self._hold_until:
             return f"heard of a cluster; not founding for {self._hold_until - now:.1f} s more"
         if self._own_address() not in self._seeds:
-            return "no cluster yet, and it is not ours to found one: we are no seed"
+            absent = ", ".join(
+                f"{host}:{port}"
+                for (host, port), target in sorted(self._targets.items())
+                if not target.looks(now, valid_s)
+            )
+            return (
+                f"no cluster yet: nobody is at {absent}; start the seed, or correct --seed"
+                if absent
+                else "no cluster yet, and it is not ours to found one: we are no seed"
+            )
         return "waiting for the lowest address to found the cluster"
 
     def _explain(self, now: float) -> None:

@@ -50,6 +50,7 @@ class MembershipTable:
         self._records_max = records_max
         self._tombstones_max = tombstones_max
         self._incarnation_jump_max = incarnation_jump_max
+        self.orphans: set[NodeId] = set()  # lost their last accuser, but have not answered
         self._said_incarnations: dict[NodeId, int] = {}
         self._hashes: dict[NodeId, int] = {}
         self._records_of: dict[NodeId, dict[NodeId, Record]] = {}  # subject → observer → record
@@ -96,7 +97,7 @@ class MembershipTable:
             self.roster += 1
             if merged.status is Status.DOWN:
                 for subject in self._records_by.get(member.id, ()):
-                    self._look_at(subject)
+                    self._observer_gone(subject)
         if ours is not None and ours.incarnation != merged.incarnation:
             self._look_at(member.id)
         return True
@@ -170,8 +171,9 @@ class MembershipTable:
             self._drop_record(observer, node)
         for subject in list(self._records_by.get(node, ())):
             self._drop_record(node, subject)
-            self._look_at(subject)
+            self._observer_gone(subject)
         self.unreachable -= {node}
+        self.orphans.discard(node)
         return True
 
     def _drop_record(self, observer: NodeId, subject: NodeId) -> None:
@@ -183,6 +185,12 @@ class MembershipTable:
             del self._records_of[subject]
         if not by:
             del self._records_by[observer]
+
+    def _observer_gone(self, subject: NodeId) -> None:
+        was_unreachable = subject in self.unreachable
+        self._look_at(subject)
+        if was_unreachable and subject not in self.unreachable:
+            self.orphans.add(subject)
 
     def _look_at(self, subject: NodeId) -> None:
         """Records about the subject, or what makes them void, have changed."""

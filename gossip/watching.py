@@ -98,12 +98,16 @@ class Watch:
 
     # how they answer
 
-    def linked(self, node: NodeId, directly: bool) -> None:
-        """A probe of any member was answered: over our own link, or only over others'."""
+    def linked(self, node: NodeId, directly: bool) -> bool | None:
+        """A probe of any member was answered: over our own link, or only over others'. Returns
+        whether the link works when that has changed, else None."""
+        before = self._saved.get(node, 0)
         if directly:
             self._saved.pop(node, None)
-        elif node in self._saved or len(self._saved) < SAVED_MAX:
-            self._saved[node] = self._saved.get(node, 0) + 1
+            return True if before >= SAVED_MIN else None
+        if node in self._saved or len(self._saved) < SAVED_MAX:
+            self._saved[node] = before + 1
+        return False if before + 1 == SAVED_MIN else None
 
     @property
     def failing_links(self) -> list[NodeId]:

@@ -238,6 +238,8 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
         )
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(members)
+    for link in cluster["links"]:
+        console.print(Text(f"{link['observer']} does not reach {link['subject']}", "yellow"))
     if singletons:
         table = Table(title="singletons", title_justify="left", title_style="bold")
         for heading in ("name", "host", "here", "started", "why"):

@@ -16,11 +16,12 @@ log = logging.getLogger(__name__)
 
 FAULTS_MAX = 1024
 FAULT_REPEAT_S = 60.0
+FAULT_CHANGE_S = 20.0
 
 
 class DialFaults:
-    """What only an operator can mend about our dials, by address; logged when it begins, and once
-    a minute while it lasts."""
+    """What only an operator can mend about our dials, by address; logged when it begins, once a
+    minute while it lasts, and not much sooner when the reason changes."""
 
     def __init__(self) -> None:
         self._faults: OrderedDict[str, tuple[str, float]] = OrderedDict()
@@ -38,8 +39,10 @@ class DialFaults:
     def note(self, address: str, why: str) -> None:
         """A dial to `address` failed in this way."""
         now = time.monotonic()
-        before, logged_at = self._faults.get(address, ("", 0.0))
-        if before != why or now - logged_at >= FAULT_REPEAT_S:
+        before, logged_at = self._faults.get(address, ("", -FAULT_REPEAT_S))
+        # Two reasons that take turns are one trouble.
+        pause_s = FAULT_REPEAT_S if before == why else FAULT_CHANGE_S
+        if now - logged_at >= pause_s:
             logged_at = now
             log.warning("no connection", extra={"peer": address, "why": why})
         self._faults[address] = (why, logged_at)

@@ -24,8 +24,10 @@ from gossip.events import (
     ClusterJoined,
     ConvergenceBlocked,
     Exit,
+    HeardNobody,
     IslandMet,
     LeaveRequested,
+    LinkChanged,
     LookingFor,
     MemberChanged,
     MemberRemoved,
@@ -160,6 +162,12 @@ class ActorSystem:
             if self._daemon is not None:
                 seeds, unresolved = await self._resolve_seeds(loop)
                 remembered = environment.state.load()
+                if self.settings.found and remembered:
+                    logger.warning(
+                        "founds a cluster although members are remembered: if theirs lives, the "
+                        "smaller one will stop. --found is for one start only",
+                        extra={"remembered": " ".join(remembered[:8])},
+                    )
                 wall_s = int(environment.wall_clock())
                 self._daemon.feed(
                     Started(seeds, remembered, self.settings.found, wall_s, unresolved)
@@ -414,6 +422,10 @@ class ActorSystem:
             return False, f"not up yet: {self.cluster.state()['explain']}"
         if view.blocked_by and view.unreachable:
             return True, f"up, but {self.cluster.state()['explain']}"
+        if view.suspects and self._environment is not None:
+            words = self._core.gossip.explain(self._environment.clock())
+            if words != "converged":
+                return True, f"up, but {words}"
         return True, "up"
 
     # end
@@ -602,7 +614,12 @@ class ActorSystem:
                 if fact.member.status is Status.DOWN:
                     self.runtime.node_removed(node, left=fact.member.cause is Cause.LEFT)
                 name = "downed" if fact.member.status is Status.DOWN else f"member_{status}"
-                self._say(name, f"{node.address} {node.uid:016x} {fact.member.cause.name.lower()}")
+                lost = fact.member.status is Status.DOWN and fact.member.cause is not Cause.LEFT
+                self._say(
+                    name,
+                    f"{node.address} {node.uid:016x} {fact.member.cause.name.lower()}",
+                    level=logging.WARNING if lost else logging.INFO,
+                )
             case MemberRemoved():
                 self.runtime.node_removed(fact.id, left=fact.cause is Cause.LEFT)
                 detail = f"{fact.id.address} {fact.id.uid:016x} {fact.cause.name.lower()}"
@@ -611,7 +628,17 @@ class ActorSystem:
                 if fact.reachable:
                     self.runtime.node_reachable(fact.id)
                 name = "reachable" if fact.reachable else "unreachable"
-                self._say(name, f"{fact.id.address} {fact.id.uid:016x}")
+                level = logging.INFO if fact.reachable else logging.WARNING
+                self._say(name, f"{fact.id.address} {fact.id.uid:016x}", level=level)
+            case LinkChanged():
+                name = "link_works" if fact.works else "link_fails"
+                level = logging.INFO if fact.works else logging.WARNING
+                self._say(name, f"{fact.peer.address} {fact.peer.uid:016x}", level=level)
+            case HeardNobody():
+                logger.warning(
+                    "no member says anything: most likely this node is cut off",
+                    extra={"for_s": round(fact.for_s, 1)},
+                )
             case ClusterFounded():
                 if self.settings.state_dir is None:
                     logger.warning(
@@ -622,7 +649,11 @@ class ActorSystem:
             case ClusterJoined():
                 self._say("joined", f"{fact.cluster_id:016x} {fact.by.address}")
             case IslandMet():
-                self._say("island_met", f"{fact.address} {fact.other_cluster_id:016x}")
+                self._say(
+                    "island_met",
+                    f"{fact.address} {fact.other_cluster_id:016x}",
+                    level=logging.WARNING,
+                )
             case SurvivorMet():
                 logger.error(
                     "a part of this cluster has removed us, as we have removed it",
@@ -649,8 +680,8 @@ class ActorSystem:
                     extra={"reason": fact.reason, "peer": str(fact.sender)},
                 )
 
-    def _say(self, event: str, detail: str) -> None:
-        logger.info(event.replace("_", " "), extra={"detail": detail})
+    def _say(self, event: str, detail: str, *, level: int = logging.INFO) -> None:
+        logger.log(level, event.replace("_", " "), extra={"detail": detail})
         self._write(event, detail=detail)
 
     def _write(self, event: str, *, detail: str = "") -> None:

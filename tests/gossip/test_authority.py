@@ -283,7 +283,7 @@ def test_a_relay_raises_an_incarnation_only_so_far(
     subject = Subject()
     subject.tell(Gossip(members=(held_by(subject, incarnation=incarnation),)), sender=sender)
     assert (believed(subject).incarnation == incarnation) is taken
-    assert ("incarnation-forged" in subject.machine.counters) is not taken
+    assert (subject.machine.counters["incarnation-forged"] > 0) is not taken
 
 
 def test_many_small_steps_are_no_way_around_it() -> None:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gossip.effects import Paused
-from gossip.events import ConvergenceBlocked, LeaveRequested, MemberChanged, PeerFrame, ProcessEnded
+from gossip.effects import Paused, Publish
+from gossip.events import (
+    ConvergenceBlocked,
+    LeaveRequested,
+    MemberChanged,
+    PeerFrame,
+    ProcessEnded,
+    ReachabilityChanged,
+)
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status, Tombstone
 from gossip.messages import Gossip, ViewSeen, ViewSeenAck
 from gossip.reachability import Record
@@ -230,6 +237,29 @@ def test_records_of_a_member_that_is_down_do_not_count() -> None:
     cluster.crash("c")
     cluster.feed("a", ProcessEnded(c))
     assert b not in view_of(cluster, "a").unreachable
+
+
+def test_a_lost_member_stays_lost_when_its_only_accuser_leaves() -> None:
+    """That nobody accuses it any more is no sign of life."""
+    cluster = formed("a b c d")
+    b = cluster.nodes["b"].id
+    cluster.cut("b", "a c d")
+    cluster.run(15)
+    accusers = {observer for observer, _ in cluster.nodes["a"].machine.failing_links()}
+    assert accusers
+    seen: list[bool] = []
+    cluster.observer = lambda name, node, effects: seen.extend(
+        fact.reachable
+        for fact in (e.fact for e in effects if isinstance(e, Publish))
+        if isinstance(fact, ReachabilityChanged) and fact.id == b and name != "b"
+    )
+    for observer in sorted(accusers):
+        name = next(n for n, node in cluster.nodes.items() if node.id == observer)
+        if name != "d":
+            cluster.feed(name, LeaveRequested())
+            cluster.run(8)
+    assert b in view_of(cluster, "d").unreachable
+    assert True not in seen
 
 
 def test_remembered_addresses_follow_the_members() -> None:

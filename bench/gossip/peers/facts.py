@@ -2,9 +2,9 @@
 
 Decides the form of a fact (one line, stamped at once; those of one turn of the loop are one write,
 so that the lines of many processes never mix in their one file, and a hundred members that write
-two hundred lines each do not measure the disk) and that all members are told at once: they wait for the end of a FIFO that the
-bench holds open. Standard library only, for it runs in a peer's interpreter too. Read by
-`bench.gossip.processes_cluster`.
+two hundred lines each do not measure the disk) and that all members are told at once: they wait for
+the end of a FIFO that the bench holds open. Standard library only, for it runs in a peer's
+interpreter too. Read by `bench.gossip.processes_cluster`.
 """
 
 from __future__ import annotations
