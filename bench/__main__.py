@@ -34,6 +34,8 @@ def main() -> int:
             messaging.add_arguments(one)
     gossip.add_arguments(benches.add_parser("gossip", help="membership, simulated and real"))
     arguments = parser.parse_args()
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
     if arguments.bench == "messaging":
         return messaging.run(arguments)
     if arguments.bench == "gossip":

@@ -211,9 +211,9 @@ def _reachable(row: dict[str, Any]) -> tuple[str, str]:
     """A word, and its colour."""
     if not row["reachable"]:
         return "no", "bold red"
-    if row["unresponsive"]:
+    if row.get("unresponsive"):  # a member of an older version does not say
         return "unresponsive", "yellow"
-    return ("suspect", "yellow") if row["suspect"] else ("yes", "green")
+    return ("suspect", "yellow") if row.get("suspect") else ("yes", "green")
 
 
 def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
