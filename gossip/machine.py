@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from gossip.admission import GONE_EXIT, Admission
@@ -474,6 +475,12 @@ class GossipMachine:
             return
         self._leave_by = now + ground.settings.leave_timeout_s
         self._move(ground.me, Status.LEAVING, now)
+        peers = ground.reachable_peers()
+        if len(peers) <= ground.settings.notice_fanout_max:
+            # They tell it on as well: we may be gone before it has reached all.
+            news = Gossip(members=(ground.me,), floor=ground.table.floor)
+            for peer in peers:
+                ground.send(peer, news)
 
     def _types_hosted(self, event: TypesHosted, now: float) -> None:
         me = self._ground.me
@@ -1107,12 +1114,21 @@ class GossipMachine:
             if not steps:
                 return self._prune(now)
         if steps:
-            ground.notices = []
-            for step in steps:
-                self._perform(step, now)
-            notices, ground.notices = ground.notices, None
-            ground.notify(notices)
+            with self._noticing():
+                for step in steps:
+                    self._perform(step, now)
         return bool(steps)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """What is decided within is told to all at once, by us."""
+        ground = self._ground
+        notices = ground.notices = []
+        try:
+            yield
+        finally:
+            ground.notices = None
+        ground.notify(notices)
 
     def _perform(self, step: Step, now: float) -> None:
         if step.status is Status.REMOVED:
