@@ -8,6 +8,8 @@ Source: Lifeguard (2018), section IV-A (LHA-Probe), with the count of missed nac
 from __future__ import annotations
 
 LOSS_WEIGHT = 0.1
+LOSS_USUAL = 0.1
+LOSS_PATIENCE = 6.0
 STARTS_AT = 3
 
 
@@ -17,8 +19,9 @@ class LocalHealth:
     A process that has just started does not know yet how well it is, and is busy joining, on a
     host that may be busy starting others: it begins at `STARTS_AT`.
 
-    `loss` is the share of direct probes of random members that were not answered directly, of
-    late: near 0 in a healthy network, whatever a single member does.
+    `loss` is the share, of late, of answered probes of random members whose answer came late or
+    over others only: near 0 in a healthy network, whatever a single member does, and whoever is
+    gone.
     """
 
     def __init__(self, score_max: int) -> None:
@@ -39,6 +42,12 @@ class LocalHealth:
         """A probe failed without the nacks that were due, or we had to refute an accusation."""
         self.score = min(self._score_max, self.score + by)
 
-    def answered(self, directly: bool) -> None:
-        """The end of a probe of a member chosen by turns."""
-        self.loss += LOSS_WEIGHT * ((not directly) - self.loss)
+    def answered(self, in_time: bool) -> None:
+        """The end of a probe that was answered, of a member chosen by turns."""
+        self.loss += LOSS_WEIGHT * ((not in_time) - self.loss)
+
+    @property
+    def patience(self) -> float:
+        """How many times longer than usual a suspicion lasts: where messages are lost or late,
+        answers to accusations are as well."""
+        return 1.0 + LOSS_PATIENCE * max(0.0, self.loss - LOSS_USUAL)

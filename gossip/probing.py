@@ -298,7 +298,8 @@ class Prober:
             missed = len(probe.helpers) - len(probe.nacked_by)
             self._health.worse(missed if probe.helpers else 1)
         if not probe.is_watch:
-            self._health.answered(probe.acked_directly)
+            if probe.acked:
+                self._health.answered(in_time=not probe.helpers)
         elif self._watch.probed(probe.target, probe.is_missed, self._health.loss) and self._is_well:
             self._ground.counters["held-for-losses"] += 1
             self._hold(probe.target, now)
@@ -656,9 +657,10 @@ class Prober:
 
     def _min_s(self) -> float:
         settings = self._ground.settings
-        return suspicion_min_s(
+        low_s = suspicion_min_s(
             settings.suspicion_mult, len(self._ground.table.members), settings.probe_interval_s
         )
+        return low_s if self._is_plain else low_s * self._health.patience
 
     def _timeout_s(self, confirmations: int) -> float:
         settings = self._ground.settings

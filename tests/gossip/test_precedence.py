@@ -217,7 +217,7 @@ def test_who_hears_nobody_at_all_doubts_itself_for_twice_as_long() -> None:
     subject.hold("suspect")
     subject.wait(14.0)
     assert subject.state == "suspect"
-    subject.wait(12.0)
+    subject.wait(14.0)  # and who did not accuse it itself asks it first
     assert subject.state == "dead"
 
 
