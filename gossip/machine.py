@@ -270,6 +270,11 @@ class GossipMachine:
         """What was dropped or ignored, by reason."""
         return {**self._ground.counters, "table-dropped": self._ground.table.dropped}
 
+    @property
+    def local_health(self) -> int:
+        """0: this node seems well; each point stretches its probes by one interval."""
+        return self._prober.health_score
+
     def failing_links(self) -> list[tuple[NodeId, NodeId]]:
         """(observer, subject) of each link that fails, sorted: of every record that calls a member
         unreachable, and of our own links to members that only others reach."""

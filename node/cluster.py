@@ -296,6 +296,7 @@ class Cluster:
             "converged": False,
             "blocked_by": [],
             "explain": self._explain(now),
+            "local_health": gossip.local_health,
             "links": [],
             "lanes": [
                 {

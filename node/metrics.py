@@ -65,6 +65,11 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
         by_status.add_metric([status], count)
     yield by_status
     unreachable = sum(not member["reachable"] for member in members)
+    suspects = sum(member["suspect"] for member in members)
+    yield gauge("members_suspect", "members that this one suspects", suspects)
+    silent = sum(member["unresponsive"] for member in members)
+    yield gauge("members_unresponsive", "suspects whose process still greets", silent)
+    yield gauge("local_health_score", "0: this member seems well to itself", state["local_health"])
     yield gauge("members_unreachable", "members somebody holds unreachable", unreachable)
     yield gauge(
         "converged", "1 when all members that count hold one view", bool(state["converged"])

@@ -339,6 +339,8 @@ async def test_status_draws_members_and_singletons(
     assert "leader," in first
     second = next(row for row in rows if "127.0.0.1:25521" in row and "joining" in row)
     assert "no" in second
+    assert "unresponsive" in first
+    assert "127.0.0.1:25520 does not reach 127.0.0.1:25521" in text
     assert any("counter" in row and "running" in row for row in rows)
     assert "127.0.0.1:25521 blocks convergence" in text
 
