@@ -618,6 +618,7 @@ class GossipMachine:
                 self._told_of_ourselves(sender, member, now)
             elif member == ground.table.members.get(member.id) and member.id != sender:
                 authority.confirm(member.id, sender)
+                self._prober.remind(sender, member.id, member.incarnation, now)
             else:
                 self._told_of_member(sender, member, now)
         for stone in news.tombstones:

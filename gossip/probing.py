@@ -89,7 +89,7 @@ class Prober:
         self._ground = ground
         self._is_plain = not ground.settings.lifeguard
         self._health = LocalHealth(ground.settings.health_max)
-        self._watch = Watch(ground.self_id, ground.settings.watched)
+        self._watch = Watch(ground.settings.watched)
         self._order: list[NodeId] = []
         self._probes: dict[int, _Probe] = {}
         self._pings: dict[int, _Ping] = {}
@@ -373,8 +373,9 @@ class Prober:
 
     def _choose_watched(self) -> None:
         self._choose_at = math.inf
-        if self._watch.follow(self._ground.unreachable):
-            self._ground.out.append(KeepLinks(self._watch.subjects))
+        ground = self._ground
+        if self._watch.follow(ground.self_id, ground.unreachable):
+            ground.out.append(KeepLinks(self._watch.subjects))
 
     def paused(self, gap_s: float, now: float) -> None:
         """We did not run: what was not answered meanwhile is our own fault.

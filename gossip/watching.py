@@ -36,9 +36,8 @@ RingKey = tuple[int, NodeId]
 class Watch:
     """Ring, probe histories, returns and holds of one node."""
 
-    def __init__(self, self_id: NodeId, count: int) -> None:
+    def __init__(self, count: int) -> None:
         self.subjects: tuple[NodeId, ...] = ()
-        self._self_key: RingKey = (self_id.uid, self_id)
         self._count = count
         self._ring: list[RingKey] = []
         self._turn = 0
@@ -63,10 +62,10 @@ class Watch:
         self._saved.pop(node, None)
         self._forget_history(node)
 
-    def follow(self, unreachable: Container[NodeId]) -> bool:
+    def follow(self, self_id: NodeId, unreachable: Container[NodeId]) -> bool:
         """Choose anew, the unreachable left out; True when the choice changed."""
         ring, found = self._ring, []
-        start = bisect_right(ring, self._self_key)
+        start = bisect_right(ring, (self_id.uid, self_id))
         for step in range(len(ring)):
             node = ring[(start + step) % len(ring)][1]
             if node not in unreachable:
