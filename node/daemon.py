@@ -128,6 +128,7 @@ class Daemon:
         self._renamed = renamed
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
+        self._armed_for = math.inf
         self._no_tick_before = -math.inf
         self._closed = False
         self._dials: set[asyncio.Task[None]] = set()
@@ -214,14 +215,17 @@ class Daemon:
             self._data_head = wire.encode_data_head(self._cluster_id, version)
             self._piece_head = wire.encode_data_head(self._cluster_id, version, is_piece=True)
         due = max(self._core.deadline, self._no_tick_before)
-        if due == self._due and self._timer is not None:
+        if due == self._armed_for and self._timer is not None and self._due < math.inf:
             return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._due = due
+        now = self._clock()
+        self._armed_for = due
+        # What became due in the past only now, by a confirmation say, is no pause of ours.
+        self._due = max(due, now)
         if due < math.inf and not self._closed:
-            delay_s = max(0.0, due - self._clock())
+            delay_s = max(0.0, due - now)
             self._timer = self._loop.call_later(delay_s, self._on_deadline)
 
     def _step(self, step: Callable[[], list[object]]) -> list[object]:

@@ -59,7 +59,7 @@ def check(steps: list[tuple[float, str]]) -> None:
 def test_in_a_simulated_world(pause_s: float, caplog: pytest.LogCaptureFixture) -> None:
     with World(seed=5, nodes=4) as world, caplog.at_level(logging.WARNING):
         world.until_all_up()
-        world.run_for(s=3.0)
+        world.run_for(s=10.0)  # who has just started probes more slowly
         caplog.clear()
         world.pause("c", s=pause_s)
         world.run_for(s=pause_s + 2.0)
