@@ -34,10 +34,14 @@ async def main(seed):
         print("up", flush=True)
         while not any(isinstance(event, Paused) for _, event, _ in record):
             await asyncio.sleep(0.01)
-        await asyncio.sleep(1.0)
-        steps = [(at, type(event).__name__) for at, event, _ in record]
-        names = [name for _, name in steps]
-        print(json.dumps(steps[names.index("Paused"):]), flush=True)
+        steps, ticks = [], 0
+        while ticks < 3:  # a second pause would be told by then
+            await asyncio.sleep(0.01)
+            steps = [(at, type(event).__name__) for at, event, _ in record]
+            names = [name for _, name in steps]
+            steps = steps[names.index("Paused"):]
+            ticks = sum(name == "NoneType" for _, name in steps)
+        print(json.dumps(steps), flush=True)
 
 with asyncio.Runner(loop_factory=LOOPS[sys.argv[2]]) as runner:
     runner.run(main(sys.argv[1]))
