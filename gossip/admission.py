@@ -219,12 +219,18 @@ class Admission:
         timeout_s = self._ground.settings.ack_timeout_s
         for node, pending in list(self._pending.items()):
             if pending.tenant is not None:
-                if now >= pending.at + timeout_s:
-                    if pending.tenant not in silent:
-                        silent.append(pending.tenant)
-                    pending.tenant = None
-                    pending.at = now
-                    self._ground.send(node, JoinChallenge(pending.nonce))
+                if now < pending.at + timeout_s:
+                    continue
+                if pending.tenant not in silent:
+                    silent.append(pending.tenant)
+                if self._ground.settings.downing:
+                    # It may act yet: the newcomer asks again until it is decided.
+                    del self._pending[node]
+                    self._ground.send(node, _wait_for(pending.tenant))
+                    continue
+                pending.tenant = None
+                pending.at = now
+                self._ground.send(node, JoinChallenge(pending.nonce))
             elif now >= pending.at + self._ground.settings.answer_valid_s:
                 del self._pending[node]
         self._rearm()
@@ -448,3 +454,12 @@ class Admission:
             default=math.inf,
         )
         self.deadline = min(self.deadline, self._island_at, self._notice_at, self._removed_at)
+
+
+def _wait_for(tenant: NodeId) -> JoinRefused:
+    return JoinRefused(
+        RefusalKind.LATER,
+        f"address {tenant.address} belongs to a member that does not answer (uid "
+        f"{tenant.uid:016x}): it is free once that one is down, by the strategy or by "
+        f"`python -m node down {tenant.address}`",
+    )

@@ -13,10 +13,15 @@ from gossip.membership import NodeId
 
 @dataclass(frozen=True, slots=True)
 class PeerMessage:
-    """Event: a control message arrived on a connection whose other end is `sender`."""
+    """Event: a control message arrived on a connection whose other end is `sender`.
+
+    via: a member that passed it on, because `sender` does not reach us directly; what it names as
+    the sender is then its word. An answer goes back the same way.
+    """
 
     sender: NodeId
     message: object
+    via: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,14 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Order: send a control message. Lost silently if it cannot be sent; nothing answers it."""
+    """Order: send a control message. Lost silently if it cannot be sent; nothing answers it.
+
+    via: a member that is asked to pass it on; None: straight to `to`.
+    """
 
     to: NodeId
     message: object
+    via: NodeId | None = None
 
 
 @dataclass(frozen=True, slots=True)

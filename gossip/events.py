@@ -99,6 +99,18 @@ class LeaveRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersDowned:
+    """It was decided that these members are down: by a strategy, or by an operator.
+
+    `cause` is `LEFT` when they have said that nothing unique runs there any more, which is proof;
+    else `DOWNED`.
+    """
+
+    members: tuple[NodeId, ...]
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
 class TypesHosted:
     """The singleton and sharding types started on this node."""
 

@@ -35,6 +35,7 @@ from gossip.events import (
     LinkLost,
     MemberChanged,
     MemberRemoved,
+    MembersDowned,
     PeerFrame,
     ProcessEnded,
     ReachabilityChanged,
@@ -141,6 +142,7 @@ class GossipMachine:
         self._settle_by = math.inf
         self._roster = -1
         self._leave_by = math.inf
+        self._vote_by = math.inf  # we leave, and stay for a decision until then
         self._blocked_at = math.inf  # when it is due to be said who blocks convergence
         self._leader: NodeId | None = None
         self._view: MembershipView | None = None
@@ -160,6 +162,7 @@ class GossipMachine:
             Started: self._started,
             SeedsResolved: self._seeds_resolved,
             LeaveRequested: self._leave_requested,
+            MembersDowned: self._members_downed,
             TypesHosted: self._types_hosted,
         }
         self._messages: dict[type, Callable[..., None]] = {
@@ -218,6 +221,7 @@ class GossipMachine:
             self._convergence.deadline,
             self._gossip_at,
             self._leave_by,
+            self._vote_by,
             self._blocked_at,
             self._settle_by,
         )
@@ -278,13 +282,23 @@ class GossipMachine:
     def failing_links(self) -> list[tuple[NodeId, NodeId]]:
         """(observer, subject) of each link that fails, sorted: of every record that calls a member
         unreachable, and of our own links to members that only others reach."""
-        table, own = self._ground.table, self._ground.self_id
-        records = {
-            (observer, subject)
-            for subject in table.unreachable
-            for observer in table.accusers(subject)
-        }
-        return sorted(records | {(own, node) for node in self._prober.failing_links})
+        own = self._ground.self_id
+        failing = {(own, node) for node in self._prober.failing_links}
+        return sorted(failing.union(self._standing_records()))
+
+    def seen_by(self) -> frozenset[NodeId]:
+        """Members known to hold our very view, ourselves among them."""
+        return self._convergence.seen_by | {self._ground.self_id}
+
+    def _standing_records(self) -> tuple[tuple[NodeId, NodeId], ...]:
+        table = self._ground.table
+        return tuple(
+            sorted(
+                (observer, subject)
+                for subject in table.unreachable
+                for observer in table.accusers(subject)
+            )
+        )
 
     def explain(self, now: float) -> str:
         """In words: why there is no cluster yet, or who blocks convergence."""
@@ -464,6 +478,14 @@ class GossipMachine:
             cause = Cause.LEFT if leaves else Cause.CRASHED
             self._move(member, Status.DOWN, now, cause=cause)
 
+    def _members_downed(self, event: MembersDowned, now: float) -> None:
+        """A decision that was made above: it moves the members at once, and all are told."""
+        with self._noticing():
+            for node in sorted(event.members):
+                member = self._ground.table.members.get(node)
+                if member is not None and member.status < Status.DOWN:
+                    self._move(member, Status.DOWN, now, cause=event.cause)
+
     def _paused(self, event: Paused, now: float) -> None:
         self._convergence.void_all()
         self._seeker.void(now)
@@ -471,10 +493,22 @@ class GossipMachine:
         self._hearsay.paused(now)
 
     def _leave_requested(self, event: LeaveRequested, now: float) -> None:
+        if not self._ground.cluster_id:
+            self._ground.out.append(Exit(0, "stopped before a cluster was found"))
+        elif not self._must_stay_to_vote(now):
+            self._announce_leave(now)
+
+    def _must_stay_to_vote(self, now: float) -> bool:
+        """While a member is unreachable and undecided its side may need our vote: the leave is
+        announced once that is settled, or its time is up."""
+        if not self._ground.settings.downing or not self._convergence.undecided:
+            return False  # nothing to decide, or nobody who does
+        if self._vote_by == math.inf:
+            self._vote_by = now + self._ground.settings.vote_timeout_s
+        return now < self._vote_by
+
+    def _announce_leave(self, now: float) -> None:
         ground = self._ground
-        if not ground.cluster_id:
-            ground.out.append(Exit(0, "stopped before a cluster was found"))
-            return
         if not ground.reachable_peers():
             ground.out.append(Exit(0, "left; no other reachable member"))
             return
@@ -882,6 +916,7 @@ class GossipMachine:
             self._evidence.member_appeared(member)
         self._patience.status_moved(member, now)
         if member.status is Status.DOWN:
+            self._admission.free_tenant(node)
             self._prober.remove(node)
             self._evidence.forget(node)
             self._convergence.void(node)
@@ -985,11 +1020,14 @@ class GossipMachine:
     def _superseded(self, tenant: NodeId, now: float) -> None:
         """A newcomer has the address of a member that does not answer: it cannot come back.
 
-        Not a proof that it ended: who waits for its answer goes on waiting.
+        Not a proof that it ended: who waits for its answer goes on waiting, and where a strategy
+        decides, so does the newcomer.
         """
         member = self._ground.table.members.get(tenant)
         if member is not None and member.status < Status.DOWN:
             self._prober.mark_unreachable(tenant, member.incarnation, now)
+            if self._ground.settings.downing:
+                return
             self._move(member, Status.DOWN, now, cause=Cause.SUPERSEDED)
 
     def _gossip_tick(self, now: float) -> None:
@@ -1034,6 +1072,9 @@ class GossipMachine:
             self._remember(now)
             self._settled = self._state()
             self._settle_by = self._next_settling()
+        if self._vote_by < math.inf and not self._must_stay_to_vote(now):
+            self._vote_by = math.inf
+            self._announce_leave(now)
         if ground.urgent:
             ground.flush_urgent()
         self._convergence.plan_report(now)
@@ -1196,6 +1237,8 @@ class GossipMachine:
             converged=converged,
             blocked_by=self.blocked_by,
             version=self._view_version,
+            records=self._standing_records(),
+            members_digest=table.members_digest,
         )
         ground.publish(self._view)
 

@@ -135,6 +135,8 @@ class MembershipView:
     the `unresponsive` among them still greet. `gone` maps removed processes to the cause, as far
     as they are still remembered. `converged` is what this node
     knows: exact on the leader, on others true when the leader acknowledged the present view.
+    `records` are the (observer, subject) pairs that make members unreachable, sorted;
+    `members_digest` tells one roster from another (`gossip.digest`).
     """
 
     self_id: NodeId
@@ -148,6 +150,8 @@ class MembershipView:
     converged: bool = False
     blocked_by: tuple[NodeId, ...] = ()
     version: int = 0
+    records: tuple[tuple[NodeId, NodeId], ...] = ()
+    members_digest: int = 0
 
     @cached_property
     def by_id(self) -> dict[NodeId, Member]:

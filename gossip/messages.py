@@ -257,6 +257,23 @@ class LinkAnswer:
     refused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Please pass this on to `target`, whom I do not reach: an encoded control message."""
+
+    target: NodeId
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A message of `origin`, who does not reach you; whoever passes it on names the peer of the
+    connection it came by."""
+
+    origin: NodeId
+    payload: bytes
+
+
 JOIN_MESSAGES = frozenset(
     {
         JoinRequest, LookingToo, JoinChallenge, JoinConfirm, JoinRefused, Welcome, WhoAreYou, IAm,

@@ -68,6 +68,7 @@ class GossipSettings:
     redial_interval_s: float = 1.0
     redials_per_s_max: int = 20
     leave_timeout_s: float = 5.0
+    vote_timeout_s: float = 15.0  # who leaves stays so long for a decision that is pending
     tombstone_ttl_s: float = 86_400.0
     tombstones_max: int = 4096
     members_max: int = 8192
@@ -84,6 +85,7 @@ class GossipSettings:
     heartbeat_interval_s: float = 1.0  # ZMTP heartbeats of kept links; read by the transport
     heartbeat_timeout_s: float = 3.0
     crash_evidence: Literal["same-host", "never"] = "same-host"
+    downing: bool = False  # a strategy decides about the unreachable: nobody is merely superseded
     lifeguard: bool = True  # False: plain SWIM, for comparison only
 
     def __post_init__(self) -> None:

@@ -1,1 +1,1 @@
-"""One holder for a name: lease contract, machine and stores. Empty so far: level none only."""
+"""One holder for a name: the lease's contract, its machine, and stores to keep it in."""

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from node.actor import Actor, Context, Terminated, on
+    from node.authority import Authority
     from node.errors import (
         ActorFailedError,
         AddressInUseError,
         AskTimeoutError,
+        AuthorityLost,
+        AuthorityLostError,
         DeadActorError,
         JoinRefusedError,
         LinkFullError,
@@ -38,10 +41,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "node.actor": ("Actor", "Context", "Terminated", "on"),
+    "node.authority": ("Authority",),
     "node.errors": (
         "ActorFailedError",
         "AddressInUseError",
         "AskTimeoutError",
+        "AuthorityLost",
+        "AuthorityLostError",
         "DeadActorError",
         "JoinRefusedError",
         "LinkFullError",
@@ -83,6 +89,9 @@ __all__ = [
     "AllForOne",
     "Ask",
     "AskTimeoutError",
+    "Authority",
+    "AuthorityLost",
+    "AuthorityLostError",
     "Broadcast",
     "ConsistentHash",
     "Context",

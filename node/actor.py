@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from node.authority import ALWAYS, Authority
 from node.mailbox import Delivery, TimerTick, WhenFull
 from node.ref import ActorRef
 from node.supervision import StopReason, Supervision
@@ -79,6 +80,11 @@ class Actor:
     stop timeout is cancelled, and one that goes on all the same is abandoned, in the middle of
     whatever it awaits. This does not reach tasks that user code itself made, with `create_task`
     or in an executor: keep them in the instance, and cancel and await them in `post_stop`.
+
+    One of which the cluster runs one, and all below it, begin nothing while their node cannot rule
+    out that another acts in its place (`context.authority`): messages wait, starts too, and a
+    coroutine gets `AuthorityLost` in place of its next step, which is no failure. Neither does this
+    reach what user code makes itself. `post_stop` runs all the same.
     """
 
     context: Context
@@ -283,6 +289,11 @@ class Context:
             cell.timers = Timers(cell)
         return cell.timers
 
+    @property
+    def authority(self) -> Authority:
+        """Whether it may act: always, unless the cluster runs one of it, or of one above it."""
+        return self._cell.authority or ALWAYS
+
     def now(self) -> float:
         """Seconds on the node's clock (CLOCK_BOOTTIME; virtual in a simulated world)."""
         return self._cell.runtime.clock()
@@ -326,7 +337,7 @@ class Context:
 
         Does nothing when the message was told, or is answered already.
         """
-        self._cell.answer(value)
+        self._cell.reply(value)
 
     def become(self, behaviour: Callable[[Any], object]) -> None:
         """Give every message from the next one on to `behaviour` (plain or async) instead of the

@@ -15,8 +15,15 @@ Whatever user code raises is a failure of its actor, also what is no `Exception`
 failure too (`Runtime.actor_failed`). A coroutine that is to stop and takes no notice of being
 cancelled is abandoned: it is never resumed again, so an actor that ended does not act any more.
 
+A gated cell (`authority`) begins no step of user code while it may not act: messages wait where
+they are, a coroutine gets `AuthorityLost` in place of its next step, a start waits. Orders to stop
+and failures of others need no authority, nor does `post_stop`; who is to stop meanwhile handles
+nothing more.
+
 Budget: a told message costs one append, one dict lookup and one call; an idle cell holds no task,
-no timer and no mailbox; a coroutine costs one task per busy period.
+no timer and no mailbox; a coroutine costs one task per busy period. Without a gate the gate costs
+one look at a slot per `_pace` messages and per resume; with one, a look at the clock per message
+and per step.
 """
 
 from __future__ import annotations
@@ -34,8 +41,15 @@ from typing import TYPE_CHECKING, Any
 
 from node.actor import Actor, Context, Handler, Terminated, Timers, find_handler, handlers_of
 from node.ask import LocalAsk
+from node.authority import LOSSES_MAX, Authority, is_loss, lost
 from node.driving import Abandoned, Failed, cancelled_by_others, drive
-from node.errors import ActorFailedError, MailboxFullError, MessageError, TenureError
+from node.errors import (
+    ActorFailedError,
+    AuthorityLostError,
+    MailboxFullError,
+    MessageError,
+    TenureError,
+)
 from node.events import Why
 from node.mailbox import (
     BATCH,
@@ -102,10 +116,15 @@ class Cell:
         "_cancels",
         "_failed_at",
         "_handlers",
+        "_held",
+        "_is_exempt",
         "_is_forced",
+        "_is_in_coroutine",
         "_is_killed",
         "_is_to_restart",
+        "_losses",
         "_pace",
+        "_pace_max",
         "_pipes",
         "_scheduled",
         "_stash",
@@ -119,6 +138,7 @@ class Cell:
         "_when_full",
         "actor",
         "args",
+        "authority",
         "children",
         "closed",
         "cls",
@@ -180,6 +200,7 @@ class Cell:
         self._failed_at: deque[float] | None = None
         self._asker: Asker | None = None  # of the message being handled, while unanswered
         self._pace = 1  # messages handled between two looks at the clock
+        self._pace_max = PACE_MAX
         self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
         self._task: asyncio.Task[None] | None = None
         self._step_at = math.inf  # when the coroutine in the task began
@@ -189,11 +210,23 @@ class Cell:
         self._is_killed = False  # no time is left to wait for coroutines
         self._is_forced = False  # none is begun any more
         self._is_to_restart = False  # a sibling failed, and shares its fate
+        self.authority: Authority | None = None  # None: it needs none
+        self._held: Callable[[], None] | None = None  # what goes on once the gate is open
+        self._is_in_coroutine = False  # the message being handled is handled by one
+        self._is_exempt = False  # what runs is `post_stop`, which needs no authority
+        self._losses = 0  # how often the coroutine was told that the authority is lost
+        if parent is not None and parent.authority is not None:
+            self.gate_by(parent.authority)
         self._pipes: dict[Pipe, None] | None = None  # on their way, or in the mailbox
         self._stop_reason: StopReason | None = None
         self._stop_check: asyncio.TimerHandle | None = None
         self._after_children: Callable[[], None] | None = None
         self._backoff: asyncio.Handle | None = None
+
+    def gate_by(self, authority: Authority) -> None:
+        """Act only with this authority. Called before it has begun."""
+        self.authority = authority
+        self._pace_max = 1  # so the gate is asked before each message
 
     # Messages in
 
@@ -310,6 +343,12 @@ class Cell:
             self.runtime.ready(self.turn)
             self._scheduled = True
 
+    def _hurry(self) -> None:
+        """As `_wake`, for what does not wait for the gate."""
+        if self._held is not None:
+            self.runtime.ready(self._resume)
+        self._wake()
+
     def _refuse(self, item: object, why: Why) -> None:
         if isinstance(item, StopMark | TimerTick | ChildFailed | SiblingFailed | Pipe):
             return
@@ -341,7 +380,7 @@ class Cell:
             runtime.looked_at = now
             if took_s > SLOW_S:
                 self._slow(took_s)
-            elif self._pace != PACE_MAX:
+            elif self._pace != self._pace_max:
                 self._pace *= 2
         if coroutine is not None:
             self.driven = coroutine
@@ -357,9 +396,18 @@ class Cell:
         if self.state is State.RUNNING:
             self.runtime.ready(self.turn)
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> BaseException | None:
         """As `Owner`."""
-        self.runtime.step()
+        runtime = self.runtime
+        runtime.step()
+        authority = self.authority
+        if authority is None or self._is_exempt or runtime.looked_at < authority.valid_until:
+            return None
+        self._losses += 1
+        if self._losses > LOSSES_MAX:
+            self._abandon("having lost its authority", Why.AUTHORITY_LOST)
+            return None
+        return lost(self.path)
 
     def look(self) -> bool:
         """Look at the clock; True when the loop's other work is to have its turn.
@@ -373,7 +421,7 @@ class Cell:
         runtime.looked_at = now
         if took_s > SLOW_S:
             self._slow(took_s)
-        elif self._pace != PACE_MAX:
+        elif self._pace != self._pace_max:
             self._pace *= 2
         return now >= runtime.until
 
@@ -392,7 +440,7 @@ class Cell:
 
     def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
         self._step_at = math.inf
-        self._cancels = 0
+        self._cancels = self._losses = 0
         runtime = self.runtime
         self._task = runtime.loop.create_task(driver, context=runtime.context.copy())
         if self._has_to_end:
@@ -405,6 +453,8 @@ class Cell:
         actor = self.actor
         left = BATCH
         while True:
+            if self.authority is not None and not self._may_begin():
+                return None
             pace = self._pace
             for _ in range(pace if pace < left else left):
                 if not mailbox:
@@ -523,9 +573,13 @@ class Cell:
         runtime.step()
         count = 0
         try:
+            if self.authority is not None and not self.authority.held:
+                self._not_begun(coroutine)
+                return
             while True:
                 self._step_at = runtime.looked_at
-                self._cancels = 0
+                self._cancels = self._losses = 0
+                self._is_in_coroutine = True
                 result = await drive(self, coroutine)
                 if self.driven is not coroutine:
                     break
@@ -534,7 +588,7 @@ class Cell:
                 if type(result) is Failed:
                     self._handler_failed(result.error)
                 elif self._asker is not None:
-                    self.answer(result)
+                    self.reply(result)
                 if self.state is not State.RUNNING:
                     break
                 count += 1
@@ -575,19 +629,21 @@ class Cell:
             pass
 
     def _handler_failed(self, error: BaseException) -> None:
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError) and not self._is_loss(error):
             if self._cancels:
                 self._stopped_early()
                 return
             error = cancelled_by_others()
         self._fail(error, self._message())
 
-    def _stopped_early(self) -> None:
-        self._asker = None
+    def _stopped_early(self, why: Why = Why.STOPPED_EARLY) -> None:
+        asker, self._asker = self._asker, None
         item = self.current
-        self.runtime.dead_letter(
-            item if isinstance(item, Delivery) else self._message(), self.path, Why.STOPPED_EARLY
-        )
+        if not isinstance(item, Delivery):
+            item = self._message()
+        elif asker is None:  # it is answered already, or somebody else answers it
+            item = Delivery(item.message, item.sender, None, item.path, item.uid, item.hops)
+        self.runtime.dead_letter(item, self.path, why)
 
     def answer(self, value: object) -> None:
         """Answer the ask being handled, if there is one."""
@@ -636,9 +692,104 @@ class Cell:
             self._wake()
         self._stash = None
 
+    # Without authority
+
+    def _may_begin(self) -> bool:
+        """A gated cell is about to handle a message: True when it may.
+
+        Else what needs no authority is done, and the rest waits; or nothing of it is handled any
+        more, when the actor is to stop.
+        """
+        self._is_in_coroutine, self._losses = False, 0
+        assert self.authority is not None
+        while not self.authority.held and self.mailbox:
+            first = self.mailbox[0]
+            if self._stop_reason is not None:
+                self.current = None
+                self._begin_stop(self._stop_reason)
+                return False
+            if not isinstance(first, ChildFailed | SiblingFailed):
+                self._hold(self.turn)
+                return False
+            self.mailbox.popleft()
+            self._open(first)
+            if self.state is not State.RUNNING:
+                return False
+        return True
+
+    def _hold(self, go_on: Callable[[], None]) -> None:
+        """Call `go_on` in a turn once the gate is open, or the actor is to stop or has to restart.
+        It asks the gate again. Until then `_scheduled` stays True: nothing else gives it a turn."""
+        assert self.authority is not None
+        self._held = go_on
+        self.authority.hold(self._resume)
+
+    def _resume(self) -> None:
+        go_on, self._held = self._held, None
+        if go_on is not None:
+            go_on()
+
+    def _not_begun(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """The gate has closed between the call of a handler and the first step of its coroutine.
+
+        Where the call has run nothing, its message is as good as new.
+        """
+        coroutine.close()
+        message, item, mailbox = self._message(), self.current, self.mailbox
+        handler: object = self._behaviour or find_handler(self.cls, type(message))
+        if getattr(handler, "__code__", None) is not getattr(coroutine, "cr_code", coroutine):
+            self._stopped_early(Why.AUTHORITY_LOST)
+        else:
+            assert mailbox is not None
+            # What is taken out of a tick, a pipe or the word of an end is not taken out again.
+            is_whole = isinstance(item, Delivery) and not isinstance(message, Terminated)
+            at = 0
+            while at < len(mailbox) and isinstance(mailbox[at], ChildFailed | SiblingFailed):
+                at += 1
+            mailbox.insert(at, item if is_whole else message)
+            self._asker = None
+        self.current = None
+        self.runtime.ready(self.turn)
+
+    def reply(self, value: object) -> None:
+        """As `answer`; but a coroutine's answer does not count when the authority was lost."""
+        if self.authority is None or not self._is_in_coroutine or self.authority.held:
+            self.answer(value)
+            return
+        asker, self._asker = self._asker, None
+        if asker is not None:
+            self.runtime.count("authority: answers dropped")
+            asker.fail(AuthorityLostError(f"{self.path}: {Why.AUTHORITY_LOST}; ask again"))
+
+    def _is_loss(self, error: BaseException) -> bool:
+        """It ended for want of authority, which is no failure."""
+        if self.authority is None or not is_loss(error):
+            return False
+        return self._losses > 0 or not self.authority.held
+
+    def _lose(self, during: str) -> None:
+        """A step has ended for want of authority."""
+        self.runtime.count("authority: losses")
+        if self.state is not State.RUNNING:
+            self._start_lost()
+        elif not during:
+            self._stopped_early(Why.AUTHORITY_LOST)
+
+    def _start_lost(self) -> None:
+        """The instance is not whole: it ends, and the next one is built once the gate is open."""
+        if self._stop_reason is not None:
+            self._begin_stop(self._stop_reason)
+            return
+        self.state = State.RESTARTING
+        why = "its authority was lost while it started"
+        self._rebuild(StopReason(StopCause.RESTARTED, why), 0.0)
+
     # Failure and restart
 
     def _fail(self, error: BaseException, message: object, during: str = "") -> None:
+        if self.authority is not None and self._is_loss(error):
+            self._lose(during)
+            return
         asker, self._asker = self._asker, None
         if asker is not None:
             asker.fail(ActorFailedError(type(error).__name__, failure_text(error)))
@@ -696,14 +847,14 @@ class Cell:
         self._is_to_restart = True
         if self._task is not None:
             self._check_stop()
-        self._wake()
+        self._hurry()
 
     def _child_escalated(self, error: BaseException) -> None:
         if self.state is State.RUNNING:
             if self.mailbox is None:
                 self.mailbox = deque()
             self.mailbox.appendleft(ChildFailed(error, self.actor))
-            self._wake()
+            self._hurry()
 
     def _restart(
         self, error: BaseException, message: object, delay_s: float, reason: StopReason
@@ -712,16 +863,24 @@ class Cell:
         self._is_to_restart = False
         actor = self.actor
 
-        def stop_children(failure: BaseException | None) -> None:
+        def rebuild(failure: BaseException | None) -> None:
             self._report_hook(failure, "pre_restart")
-            self._end_timers()
-            self._end_dependents(reason, post_stop)
+            self._rebuild(reason, delay_s)
+
+        if actor is None or (self.authority is not None and not self.authority.held):
+            rebuild(None)
+        else:
+            self._hook(lambda: actor.pre_restart(_as_exception(error), message), rebuild)
+
+    def _rebuild(self, reason: StopReason, delay_s: float) -> None:
+        """End the instance and what depends on it, then start the next."""
+        actor = self.actor
 
         def post_stop() -> None:
             if actor is None:
                 start_later(None)
             else:
-                self._hook(lambda: actor.post_stop(reason), start_later)
+                self._hook(lambda: actor.post_stop(reason), start_later, is_exempt=True)
 
         def start_later(failure: BaseException | None) -> None:
             self._report_hook(failure, "post_stop")
@@ -734,10 +893,8 @@ class Cell:
             else:
                 self._backoff = loop.call_later(delay_s, self.start)
 
-        if actor is None:
-            stop_children(None)
-        else:
-            self._hook(lambda: actor.pre_restart(_as_exception(error), message), stop_children)
+        self._end_timers()
+        self._end_dependents(reason, post_stop)
 
     # Start
 
@@ -748,9 +905,14 @@ class Cell:
         self._backoff = self.current = self.timers = None
         self._is_to_restart = False
         self.become(None)
-        if self._stop_reason is not None and not self._has_messages():
+        may_act = self.authority is None or self.authority.held
+        if self._stop_reason is not None and not (may_act and self._has_messages()):
             self._begin_stop(self._stop_reason)
             return
+        if not may_act:
+            self._hold(self.start)
+            return
+        self._losses = 0
         self.state = State.STARTING
         try:
             # As `cls(*args)`, with the context in place before the constructor runs.
@@ -761,6 +923,9 @@ class Cell:
             self._fail(error, None)
             return
         self.actor = actor
+        if self.authority is not None and not self.authority.held:
+            self._start_lost()
+            return
         self._hook(actor.pre_start, self._started)
 
     def _has_messages(self) -> bool:
@@ -783,8 +948,13 @@ class Cell:
     # Hooks
 
     def _hook(
-        self, call: Callable[[], object], then: Callable[[BaseException | None], None]
+        self,
+        call: Callable[[], object],
+        then: Callable[[BaseException | None], None],
+        *,
+        is_exempt: bool = False,
     ) -> None:
+        self._is_exempt = is_exempt
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - user code; `then` decides
@@ -803,6 +973,10 @@ class Cell:
     async def _run_hook(self, coroutine: Coroutine[Any, Any, object]) -> None:
         self.runtime.step()
         self._step_at = self.runtime.looked_at
+        if self.authority is not None and not (self._is_exempt or self.authority.held):
+            coroutine.close()
+            self._hook_done(lost(self.path))
+            return
         try:
             result = await drive(self, coroutine)
         except Abandoned:
@@ -810,7 +984,7 @@ class Cell:
         if self.driven is not coroutine:
             return
         failure = result.error if type(result) is Failed else None
-        if isinstance(failure, asyncio.CancelledError):
+        if isinstance(failure, asyncio.CancelledError) and not self._is_loss(failure):
             if self._cancels:
                 failure = TimeoutError(f"cancelled after {self.runtime.stop_timeout_s:g} s")
             else:
@@ -824,7 +998,7 @@ class Cell:
         then(failure)
 
     def _report_hook(self, error: BaseException | None, name: str) -> None:
-        if error is not None:
+        if error is not None and not self._is_loss(error):
             self.runtime.actor_failed(self, error, name, "resume")
 
     # Children
@@ -959,12 +1133,17 @@ class Cell:
             self._backoff = self.runtime.loop.call_soon(self.start)
         if self._task is not None:
             self._check_stop()
-        self._wake()
+            if self.authority is not None and not (self._is_exempt or self.authority.held):
+                self._cut_short()  # all it can still do is to end
+        self._hurry()
 
     def kill(self, reason: StopReason) -> None:
         """Stop without drain; the coroutine under way is cancelled now, later ones soon."""
         self.order_stop(reason, drain=False)
         self._is_killed = True
+        self._cut_short()
+
+    def _cut_short(self) -> None:
         self._cancel_task()
         if self._stop_check is not None:
             self._stop_check.cancel()
@@ -991,6 +1170,9 @@ class Cell:
         self.state = State.STOPPING
         self.closed = True
         self._stop_reason = reason
+        self._held = None
+        if self.authority is not None:
+            self.authority.forget(self._resume)
         self._refuse_waiting()
         self._end_timers()
         left = [*(self._stash or ()), *(self.mailbox or ())]
@@ -1009,7 +1191,7 @@ class Cell:
         if actor is None:
             self._terminated(None)
         else:
-            self._hook(lambda: actor.post_stop(reason), self._terminated)
+            self._hook(lambda: actor.post_stop(reason), self._terminated, is_exempt=True)
 
     def _terminated(self, error: BaseException | None) -> None:
         self._report_hook(error, "post_stop")
@@ -1082,20 +1264,20 @@ class Cell:
         self._cancels += 1
         self._task.cancel()
 
-    def _abandon(self) -> None:
+    def _abandon(self, what: str = "being cancelled", why: Why = Why.STOPPED_EARLY) -> None:
         """Give up the coroutine under way: it gets the chance to clean up, and no other."""
         task, coroutine, then = self._task, self.driven, self._after_hook
         assert task is not None
         assert coroutine is not None
         self._task = self.driven = None
-        self.runtime.abandon(coroutine, self.path)
+        self.runtime.abandon(coroutine, self.path, what)
         task.cancel()
         if then is not None:
-            self._hook_done(TimeoutError("abandoned: it took no notice of being cancelled"))
+            self._hook_done(TimeoutError(f"abandoned: it took no notice of {what}"))
             return
-        self._stopped_early()
-        lost = StopReason(StopCause.FAILED, "its handler took no notice of being cancelled")
-        self._begin_stop(self._stop_reason or lost)
+        self._stopped_early(why)
+        reason = StopReason(StopCause.FAILED, f"its handler took no notice of {what}")
+        self._begin_stop(self._stop_reason or reason)
 
 
 def _with_sibling(cause: StopCause, path: str, error: BaseException) -> StopReason:

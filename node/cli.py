@@ -79,6 +79,16 @@ HELP: dict[str, tuple[str, str]] = {
     "ack_timeout_s": ("S", "a probe is answered within this time (by preset)"),
     "weakly_up_after_s": ("S", "a joiner the cluster cannot agree on is let in weakly after (7)"),
     "crash_evidence": ("same-host|never", "whose word proves a crash: this host's kernel, or none"),
+    "downing": (
+        "STRATEGY",
+        "which side of a split lives: none, keep-majority, static-quorum:quorum_size=N, "
+        "keep-oldest, keep-referee:referee=HOST:PORT, lease-majority, down-all; each with "
+        "role=ROLE, as keep-majority:role=core (none)",
+    ),
+    "down_after_s": ("S", "decide on a view that was stable for so long (5; wan 10)"),
+    "contact_s": ("S", "what is unique acts so long without new contact (2.5; wan 6)"),
+    "down_all_when_unstable_s": ("S", "down everything when a view does not settle (off)"),
+    "lease": ("URL", "the store that lease-majority asks, for example sqlite:///var/lib/x.db"),
     "hand_over_timeout_s": ("S", "host without an answer of the old host after (10)"),
     "stop_timeout_s": ("S", "an actor may take so long to stop (5)"),
     "leave_timeout_s": ("S", "wait so long until all know of our leave (5)"),

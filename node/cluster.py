@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from downing.events import DownRequested
 from gossip.membership import MembershipView, NodeId, Status
 from node.actor import Actor
 from node.core import NodeCore, ProxyRequested
@@ -79,6 +80,7 @@ class SingletonHost:
                 PREFIX + name,
                 kind.actor,
                 kind.args,
+                gated=True,
                 on_started=lambda: self._started(name, attempt),
                 on_stopped=lambda reason: self._ended(key, reason),
             )
@@ -257,21 +259,47 @@ class Cluster:
             me = view.by_id.get(view.self_id)
             return me is not None and me.status is Status.UP and ups >= members
 
-        view = self.view
-        if view is None or not enough(view):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((enough, waiter))
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await waiter
-            except TimeoutError:
-                explain = self._explain(self._clock())
-                raise TimeoutError(f"not up within {timeout_s:g} s: {explain}") from None
-            finally:
-                self._waiters = [item for item in self._waiters if item[1] is not waiter]
+        try:
+            await self._wait(enough, timeout_s)
+        except TimeoutError:
+            explain = self._explain(self._clock())
+            raise TimeoutError(f"not up within {timeout_s:g} s: {explain}") from None
         view = self.view
         assert view is not None
         return view
+
+    async def down(self, address: str, *, timeout_s: float = 30.0) -> None:
+        """Order the member at `host:port` down, and wait until it is.
+
+        One that is reachable is told, and gets the time to stop in order. Ordering down this node
+        itself returns at once: it ends. Raises `LookupError` when no such member is known, and
+        `TimeoutError`, saying in words what it waits for, when it is not down in time.
+        """
+        view = self.view
+        member = next((m for m in view.members if m.id.address == address), None) if view else None
+        if member is None:
+            known = ", ".join(m.id.address for m in view.members) if view else "none"
+            raise LookupError(f"{address} is no member that this node knows (those are: {known})")
+        node = member.id
+        self._host.feed(DownRequested(node))
+        if node == self.self_id:
+            return
+        try:
+            await self._wait(lambda view: _is_down(view, node), timeout_s)
+        except TimeoutError:
+            explain = self._core.downing.explain(self._clock())
+            raise TimeoutError(f"{address} is not down after {timeout_s:g} s: {explain}") from None
+
+    async def _wait(self, wanted: Callable[[MembershipView], bool], timeout_s: float) -> None:
+        if self.view is not None and wanted(self.view):
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((wanted, waiter))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        finally:
+            self._waiters = [item for item in self._waiters if item[1] is not waiter]
 
     def view_changed(self, view: MembershipView) -> None:
         """Wake whoever waits for this view. Called by `node.system`."""
@@ -307,14 +335,7 @@ class Cluster:
                 }
                 for record in sorted(self._link_records(), key=_by_peer)
             ],
-            "downing": {
-                "strategy": "none",
-                "verdict": None,
-                "stable_for_s": None,
-                "decides_in_s": None,
-                "explain": "level none: an unreachable member is settled by its return, its "
-                "restart, or the proof that its process ended",
-            },
+            "downing": self._core.downing.state(now),
             "members": [],
         }
         if view is None:
@@ -383,6 +404,11 @@ class Cluster:
 def instance_id(node: NodeId, attempt: int) -> str:
     """Names one instance, unique over all processes: the node's uid and the attempt there."""
     return f"{node.uid:016x}.{attempt}"
+
+
+def _is_down(view: MembershipView, node: NodeId) -> bool:
+    member = view.by_id.get(node)
+    return member is None or member.status >= Status.DOWN
 
 
 def _by_peer(record: LinkRecord) -> tuple[NodeId, str]:

@@ -12,11 +12,25 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gossip.effects import Paused, PeerMessage, Publish
+from downing.events import (
+    ArbiterDenied,
+    ArbiterExtended,
+    ArbiterGranted,
+    ArbiterUnknown,
+    ContactWanted,
+    DownRequested,
+    MarkDown,
+    NothingRuns,
+)
+from downing.machine import MESSAGES as DOWNING_MESSAGES
+from downing.machine import RELAYABLE as DOWNING_RELAYABLE
+from downing.machine import DowningMachine
+from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.events import (
     Dialled,
     LeaveRequested,
     LinkLost,
+    MembersDowned,
     PeerFrame,
     ProcessEnded,
     SeedsResolved,
@@ -25,8 +39,9 @@ from gossip.events import (
     WatchRefused,
 )
 from gossip.machine import GossipMachine
-from gossip.membership import MembershipView
-from gossip.messages import Head
+from gossip.membership import MembershipView, NodeId
+from gossip.messages import Head, Relay, Relayed
+from node import wire
 from singleton.effects import SingletonReleased, WithdrawType
 from singleton.election import hosted_type
 from singleton.events import (
@@ -45,8 +60,10 @@ FLIGHT_RECORD_MAX = 256
 STEPS_MAX = 10_000
 
 SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HostNotice)
+OTHERS = (*SINGLETON_MESSAGES, *DOWNING_MESSAGES, Relay, Relayed)
+RELAYABLE = (*DOWNING_RELAYABLE, HandOverAsk, HandOverAnswer)
 
-GOSSIP, SINGLETON, EVERY_SINGLETON = "gossip", "singleton", "every singleton"
+GOSSIP, DOWNING, SINGLETON, EVERY_SINGLETON = "gossip", "downing", "singleton", "every singleton"
 READERS: dict[type, tuple[str, ...]] = {
     Started: (GOSSIP,),
     SeedsResolved: (GOSSIP,),
@@ -57,9 +74,17 @@ READERS: dict[type, tuple[str, ...]] = {
     WatchRefused: (GOSSIP,),
     LeaveRequested: (GOSSIP,),
     TypesHosted: (GOSSIP,),
-    Paused: (GOSSIP, EVERY_SINGLETON),
-    MembershipView: (EVERY_SINGLETON,),
-    PeerMessage: (SINGLETON,),
+    MembersDowned: (GOSSIP,),
+    Paused: (GOSSIP, DOWNING, EVERY_SINGLETON),
+    MembershipView: (DOWNING, EVERY_SINGLETON),
+    PeerMessage: (SINGLETON,),  # or DOWNING, by the message
+    ContactWanted: (DOWNING,),
+    DownRequested: (DOWNING,),
+    NothingRuns: (DOWNING,),
+    ArbiterGranted: (DOWNING,),
+    ArbiterDenied: (DOWNING,),
+    ArbiterUnknown: (DOWNING,),
+    ArbiterExtended: (DOWNING,),
     StartRequested: (SINGLETON,),
     StopRequested: (SINGLETON,),
     InstanceStarted: (SINGLETON,),
@@ -85,11 +110,12 @@ class ProxyRequested:
 class NodeCore:
     """The composition of one node's machines.
 
-    gossip: this node's membership. rng: shared by the singleton machines.
+    gossip: this node's membership. downing: its resolver. rng: shared by the singleton machines.
     """
 
-    def __init__(self, gossip: GossipMachine, rng: random.Random) -> None:
+    def __init__(self, gossip: GossipMachine, downing: DowningMachine, rng: random.Random) -> None:
         self.gossip = gossip
+        self.downing = downing
         self.singletons: dict[str, SingletonMachine] = {}
         self.counters: Counter[str] = Counter()
         self.record: deque[tuple[float, object, tuple[object, ...]]] = deque(
@@ -98,6 +124,7 @@ class NodeCore:
         self._rng = rng
         self._types: set[str] = set()
         self._released: set[str] | None = None
+        self._contact_wanted = False
         self._inbox: deque[object] = deque()
         self._out: list[object] = []
 
@@ -112,6 +139,8 @@ class NodeCore:
         """Tick whichever machine is due."""
         if now >= self.gossip.deadline:
             self._take(self.gossip.tick(now))
+        if now >= self.downing.deadline:
+            self._take(self.downing.tick(now))
         for machine in self.singletons.values():
             if now >= machine.deadline:
                 self._take(machine.tick(now))
@@ -120,7 +149,7 @@ class NodeCore:
     @property
     def deadline(self) -> float:
         """The next instant `tick` is due."""
-        due = self.gossip.deadline
+        due = min(self.gossip.deadline, self.downing.deadline)
         for machine in self.singletons.values():
             due = min(due, machine.deadline)
         return due
@@ -143,6 +172,8 @@ class NodeCore:
             steps += 1
             assert steps < STEPS_MAX, f"machines do not come to rest after {event!r}"
             self._route(self._inbox.popleft(), now)
+            if not self._inbox:
+                self._note_contact_wanted()
         effects, self._out = self._out, []
         self.record.append((now, event, tuple(effects)))
         return effects
@@ -166,6 +197,8 @@ class NodeCore:
         for reader in READERS[type(event)]:
             if reader is GOSSIP:
                 self._take(self.gossip.handle(event, now))
+            elif reader is DOWNING:
+                self._take(self.downing.handle(event, now))
             elif reader is EVERY_SINGLETON:
                 for name in sorted(self.singletons):
                     self._take(self.singletons[name].handle(event, now))
@@ -174,20 +207,60 @@ class NodeCore:
         if isinstance(event, LeaveStarted):
             self._check_released()  # there may be no singleton at all
 
+    def _note_contact_wanted(self) -> None:
+        """Contact is asked for from the moment a manager here is elected until it has stopped."""
+        wanted = any(machine.needs_contact for machine in self.singletons.values())
+        if wanted is not self._contact_wanted:
+            self._contact_wanted = wanted
+            self._inbox.append(ContactWanted(wanted))
+
     def _split(self, frame: PeerFrame, now: float) -> None:
         """Membership reads its messages first, so that the others meet the newest view."""
-        others = [m for m in frame.messages if isinstance(m, SINGLETON_MESSAGES)]
+        others = [m for m in frame.messages if isinstance(m, OTHERS)]
         if others:
-            rest = tuple(m for m in frame.messages if not isinstance(m, SINGLETON_MESSAGES))
+            rest = tuple(m for m in frame.messages if not isinstance(m, OTHERS))
             frame = PeerFrame(frame.sender, frame.head, rest)
         self._take(self.gossip.handle(frame, now))
         if not others:
             return
         if not self.gossip.accepts(frame.sender, frame.head):
-            self.counters["singleton-message-refused"] += len(others)
+            self.counters["peer-message-refused"] += len(others)
             return
         for message in others:
-            self._inbox.append(PeerMessage(frame.sender, message))
+            if isinstance(message, Relay):
+                self._pass_on(frame.sender, message)
+            elif isinstance(message, Relayed):
+                self._unwrap(frame.sender, message, now)
+            else:
+                self._hear(PeerMessage(frame.sender, message), now)
+
+    def _hear(self, event: PeerMessage, now: float) -> None:
+        if isinstance(event.message, DOWNING_MESSAGES):
+            self._take(self.downing.handle(event, now))
+        else:
+            self._inbox.append(event)
+
+    def _pass_on(self, sender: NodeId, relay: Relay) -> None:
+        """A member does not reach another one: we may. Who it is from is written by us."""
+        view = self.gossip.view
+        if view is None or relay.target not in view.by_id or relay.target == self.gossip.self_id:
+            self.counters["relay-refused"] += 1
+            return
+        self.counters["relayed"] += 1
+        self._out.append(Send(relay.target, Relayed(sender, relay.payload)))
+
+    def _unwrap(self, sender: NodeId, relayed: Relayed, now: float) -> None:
+        """A member passes a message of another one on."""
+        view = self.gossip.view
+        try:
+            message = wire.decode_one(relayed.payload)
+        except wire.WireError:
+            message = None
+        known = view is not None and relayed.origin in view.by_id
+        if not known or relayed.origin == self.gossip.self_id or not isinstance(message, RELAYABLE):
+            self.counters["relay-refused"] += 1
+            return
+        self._hear(PeerMessage(relayed.origin, message, via=sender), now)
 
     def _to_singleton(self, event: object, now: float) -> None:
         subject = event.message if isinstance(event, PeerMessage) else event
@@ -222,6 +295,11 @@ class NodeCore:
                     if self._released is not None:
                         self._released.add(effect.type_name)
                         self._check_released()
+                case MarkDown():
+                    self._inbox.append(MembersDowned(effect.members, effect.cause))
+                case Send() if effect.via is not None:
+                    payload = wire.encode(effect.message)
+                    self._out.append(Send(effect.via, Relay(effect.to, payload)))
                 case WithdrawType():
                     self._types.discard(hosted_type(effect.type_name))
                     self._host_types()
@@ -232,3 +310,4 @@ class NodeCore:
         if self._released is not None and self._released >= set(self.singletons):
             self._released = None
             self._out.append(Publish(AllReleased()))
+            self._inbox.append(NothingRuns())

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from downing.events import AskArbiter, ReleaseArbiter, SetContact
 from gossip.effects import Paused, Publish, Send
 from gossip.events import (
     CloseLinks,
@@ -90,9 +91,20 @@ class Host(Protocol):
         """Tell the proxy."""
 
 
+class Arbiter(Protocol):
+    """Who asks the lease that decides which side lives; each question is answered by an event."""
+
+    def ask(self, effect: AskArbiter) -> None:
+        """Acquire it."""
+
+    def release(self, effect: ReleaseArbiter) -> None:
+        """Give it back."""
+
+
 class Daemon:
     """Drives one node's core.
 
+    set_contact: told until when whatever is unique here may act.
     publish: given every fact the machines publish. exited: called once, with the first `Exit`.
     """
 
@@ -105,6 +117,8 @@ class Daemon:
         core: NodeCore,
         runtime: DataPlane,
         host: Host,
+        arbiter: Arbiter,
+        set_contact: Callable[[float], None],
         pause_s: float,
         dial_timeout_s: float,
         publish: Callable[[object], None],
@@ -153,6 +167,9 @@ class Daemon:
             Remember: lambda effect: environment.state.save(effect.addresses),
             TakeIdentity: self._take_identity,
             Exit: lambda effect: self._exited(effect),
+            SetContact: lambda effect: set_contact(effect.until),
+            AskArbiter: arbiter.ask,
+            ReleaseArbiter: arbiter.release,
             StartInstance: host.start_instance,
             StopInstance: host.stop_instance,
             RouteSingleton: host.route,

@@ -6,9 +6,12 @@ it. Does not decide when to let go: that is `node.cell`, for handlers and hooks,
 
 from __future__ import annotations
 
+import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Protocol
+
+from node.errors import AuthorityLost
 
 
 class Failed:
@@ -30,8 +33,9 @@ class Owner(Protocol):
     driven: Coroutine[Any, Any, object] | None
     """The coroutine; anything else than it, and it is not resumed any more."""
 
-    def begin_step(self) -> None:
-        """The loop is about to resume it."""
+    def begin_step(self) -> BaseException | None:
+        """The loop is about to resume it; returns what is to be raised in it instead. It may let go
+        of the coroutine."""
 
     def look(self) -> object:
         """It has run until its next await, or to its end."""
@@ -66,7 +70,36 @@ def drive(owner: Owner, coroutine: Coroutine[Any, Any, object]) -> Generator[Any
             step, value = coroutine.throw, thrown
         if owner.driven is not coroutine:
             raise Abandoned
-        owner.begin_step()
+        instead = owner.begin_step()
+        if instead is not None:
+            _fetch(awaited)
+            step, value = coroutine.throw, _as_cancellation(coroutine, instead)
+        elif owner.driven is not coroutine:
+            raise Abandoned
+
+
+def _fetch(awaited: object) -> None:
+    """Take what the coroutine does not come to take: asyncio would report it as never retrieved."""
+    if isinstance(awaited, asyncio.Future) and awaited.done() and not awaited.cancelled():
+        awaited.exception()
+
+
+class _LostInLock(AuthorityLost, asyncio.CancelledError):
+    """What a lock takes for a cancellation, and so lets the next one have what was granted."""
+
+
+_LOCKS = (asyncio.Lock.acquire.__code__, asyncio.Semaphore.acquire.__code__)
+
+
+def _as_cancellation(coroutine: object, error: BaseException) -> BaseException:
+    """asyncio's locks expect nothing but cancellations while they wait: after anything else a lock
+    just granted stays so for ever. Elsewhere a cancellation would be too weak: `wait_for` swallows
+    those that come together with a result, and the coroutine would go on."""
+    while coroutine is not None:
+        if getattr(coroutine, "cr_code", None) in _LOCKS:
+            return _LostInLock(str(error))
+        coroutine = getattr(coroutine, "cr_await", None)
+    return error
 
 
 def cancelled_by_others() -> RuntimeError:

@@ -44,6 +44,16 @@ class DeadActorError(TenureError):
     """The actor is stopped, or there never was one at this path."""
 
 
+class AuthorityLostError(TenureError):
+    """The actor lost its authority while it handled the ask: what it had begun may have happened,
+    and no answer of it counts. Ask again."""
+
+
+class AuthorityLost(BaseException):
+    """Raised in a coroutine of an actor in place of its next step, and by `Authority.check`: the
+    actor may not act any more. Let it pass; it is no failure of the actor."""
+
+
 class MailboxFullError(TenureError):
     """A bounded mailbox has no room: an ask, or a tell to an actor that wants it to fail."""
 

@@ -34,6 +34,7 @@ class Why(enum.StrEnum):
     TOO_MANY_ASKS = "too many asks are waiting for an answer"
     UNREADABLE = "its type or its fields are not known here"
     STOPPED_EARLY = "its handler was cancelled after the stop timeout"
+    AUTHORITY_LOST = "its actor lost its authority while it handled it"
     SHUTDOWN = "the system has stopped"
 
 

@@ -12,7 +12,9 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from node.authority import LOSSES_MAX, Authority, is_loss, lost
 from node.driving import Abandoned, Failed, cancelled_by_others, drive
+from node.errors import AuthorityLostError
 
 if TYPE_CHECKING:
     from node.cell import Cell
@@ -27,9 +29,12 @@ class Pipe:
     """
 
     __slots__ = (
+        "_authority",
         "_awaited",
         "_cancels",
         "_cell",
+        "_losses",
+        "_opening",
         "_task",
         "_timer",
         "driven",
@@ -49,10 +54,12 @@ class Pipe:
     ) -> None:
         self._cell = cell
         self._awaited: Coroutine[Any, Any, object]
+        self._authority: Authority | None = None
         if inspect.iscoroutine(awaitable):
             self._awaited = cast(Coroutine[Any, Any, object], awaitable)
+            self._authority = cell.authority
         else:
-            self._awaited = _result_of(awaitable)
+            self._awaited = _result_of(awaitable)  # no user code: that runs on by itself
         self.on_result = on_result
         self.on_error = on_error
         self.outcome: object = None
@@ -60,13 +67,24 @@ class Pipe:
         self.is_done = False
         self.driven: Coroutine[Any, Any, object] | None = None
         self._cancels = 0
+        self._losses = 0  # how often it was told that the authority is lost
+        self._opening: asyncio.Future[None] | None = None  # of the gate, which it waits for
         self._timer: asyncio.TimerHandle | None = None
         runtime = cell.runtime
         self._task = runtime.loop.create_task(self._run(), context=runtime.context.copy())
 
-    def begin_step(self) -> None:
+    def begin_step(self) -> BaseException | None:
         """As `Owner`."""
-        self._cell.runtime.step()
+        runtime = self._cell.runtime
+        runtime.step()
+        authority = self._authority
+        if authority is None or runtime.looked_at < authority.valid_until:
+            return None
+        self._losses += 1
+        if self._losses > LOSSES_MAX:
+            self.abandon("having lost its authority")
+            return None
+        return lost(self._cell.path)
 
     def look(self) -> None:
         """As `Owner`."""
@@ -89,15 +107,15 @@ class Pipe:
         elif self._timer is None:
             self._cancel()
 
-    def abandon(self) -> None:
-        """End it within this call: it is not resumed any more."""
+    def abandon(self, what: str = "being cancelled") -> None:
+        """End it within this call, for it took no notice of `what`: it is not resumed any more."""
         if self.is_done:
             return
         if self.driven is None:
             self.end()
             return
         self.driven = None
-        self._cell.runtime.abandon(self._awaited, self._cell.path)
+        self._cell.runtime.abandon(self._awaited, self._cell.path, what)
         self._task.cancel()
         self._ended(is_wanted=False)
 
@@ -117,8 +135,10 @@ class Pipe:
         self._cell.pipe_ended(self, is_wanted=is_wanted)
 
     async def _run(self) -> None:
+        if self._authority is not None:
+            await self._may_begin(self._authority)
         coroutine = self.driven = self._awaited
-        self.begin_step()
+        self._cell.runtime.step()
         try:
             outcome = await drive(self, coroutine)
         except Abandoned:
@@ -126,10 +146,32 @@ class Pipe:
         if self.driven is not coroutine:
             return
         self.driven = None
-        if isinstance(outcome, Failed) and isinstance(outcome.error, asyncio.CancelledError):
+        is_wanted = not self._cancels
+        if not isinstance(outcome, Failed):
+            pass
+        elif isinstance(outcome.error, asyncio.CancelledError) and not self._losses:
             outcome = Failed(cancelled_by_others())
+        elif self._losses and is_loss(outcome.error):
+            self._cell.runtime.count("authority: losses")
+            is_wanted = is_wanted and self.on_error is not None
+            text = f"{self._cell.path}: its authority was lost during pipe_to_self"
+            outcome = Failed(AuthorityLostError(text))
         self.outcome = outcome
-        self._ended(is_wanted=not self._cancels)
+        self._ended(is_wanted=is_wanted)
+
+    async def _may_begin(self, authority: Authority) -> None:
+        """Wait until the gate is open."""
+        while not authority.held:
+            self._opening = self._cell.runtime.loop.create_future()
+            authority.hold(self._opened)
+            try:
+                await self._opening
+            finally:
+                authority.forget(self._opened)
+
+    def _opened(self) -> None:
+        if self._opening is not None and not self._opening.done():
+            self._opening.set_result(None)
 
 
 async def _result_of(awaitable: Awaitable[object]) -> object:

@@ -42,6 +42,7 @@ from node.codec import (
 from node.environment import DataLink, LinkMemory
 from node.errors import (
     ActorFailedError,
+    AuthorityLostError,
     DeadActorError,
     LinkFullError,
     MailboxFullError,
@@ -80,7 +81,8 @@ AT_ONCE = 256  # so many are sent again together, the next ones a little later
 NEXT_S = 0.05
 TEMP = "/temp"  # where answers go: to no actor, but to the ask with this corr
 
-_FAILED, _UNHANDLED, _DEAD, _MAILBOX_FULL = 1, 2, 3, 4  # what is not known here means dead
+# What is not known here means dead.
+_FAILED, _UNHANDLED, _DEAD, _MAILBOX_FULL, _AUTHORITY_LOST = 1, 2, 3, 4, 5
 _TOLD, _ASKED, _ANSWERED = object(), object(), object()  # what kind of thing a queued tuple is
 _TAG_LENGTH_MAX = 128
 _Target = tuple[str, int]
@@ -377,6 +379,8 @@ class Remote:
             code = _UNHANDLED if isinstance(error, UnhandledMessageError) else _DEAD
             if isinstance(error, MailboxFullError):
                 code = _MAILBOX_FULL
+            elif isinstance(error, AuthorityLostError):
+                code = _AUTHORITY_LOST
             body = [code, "", _printable(str(error))]
         self._post(node, Envelope(Kind.FAIL, TEMP, 0, None, corr, "", body, 0))
 
@@ -991,6 +995,8 @@ def _failure(body: list[Any]) -> TenureError:
         return ActorFailedError(type_name, text)
     if code == _MAILBOX_FULL:
         return MailboxFullError(text)
+    if code == _AUTHORITY_LOST:
+        return AuthorityLostError(text)
     return UnhandledMessageError(text) if code == _UNHANDLED else DeadActorError(text)
 
 

@@ -24,10 +24,12 @@ from typing import Any, NoReturn, cast, get_args
 
 from gossip.membership import NodeId
 from node.actor import Actor, Terminated
+from node.authority import Authority, Gate
 from node.cell import Cell
 from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
 from node.environment import DataLink, LinkMemory
 from node.errors import (
+    AuthorityLostError,
     DeadActorError,
     LinkFullError,
     MailboxFullError,
@@ -136,6 +138,7 @@ class Runtime:
         # Kept for ever: to let go of a coroutine that ignores its close resumes it once more.
         self._abandoned: list[object] = []
         self.ask_timers = TimerWheel(loop, clock)
+        self.gate = Gate(clock, self.ready, self.count)  # of all that is unique in the cluster
         self.remote = Remote(
             self,
             data_link,
@@ -232,6 +235,7 @@ class Runtime:
         *,
         on_started: Callable[[], None] | None = None,
         on_stopped: Callable[[StopReason], None] | None = None,
+        gated: bool = False,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
         when_full: WhenFull | None = None,
@@ -240,10 +244,13 @@ class Runtime:
         """Make an actor at a whole path such as `/singleton/counter`, outlasting `/user`.
 
         `on_started` is called once, when the first instance has run its `pre_start`; `on_stopped`
-        once, when the actor has ended for good (`post_stop` is done). Raises as `spawn`.
+        once, when the actor has ended for good (`post_stop` is done). `gated`: it and all below it
+        begin no step while `gate` is closed, `post_stop` excepted. Raises as `spawn`.
         """
         self._check_room(path)
         cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, when_full, stash_max)
+        if gated:
+            cell.gate_by(Authority(self.gate))
         cell.on_started = on_started
         if on_stopped is not None:
             cell.on_stopped = [on_stopped]
@@ -656,12 +663,15 @@ class Runtime:
         self.loop.call_soon(_raise, error)
         self.until = -math.inf
 
-    def abandon(self, coroutine: Coroutine[Any, Any, object], path: str) -> None:
-        """Close a coroutine of user code that nobody will resume. Called by the cell."""
+    def abandon(
+        self, coroutine: Coroutine[Any, Any, object], path: str, what: str = "being cancelled"
+    ) -> None:
+        """Close a coroutine of user code that nobody will resume, for it took no notice of `what`.
+        Called by the cell."""
         self.count("abandoned coroutines")
         self.log(
-            "a coroutine of an actor took no notice of being cancelled and is abandoned: it runs "
-            "no further",
+            f"a coroutine of an actor took no notice of {what} and is abandoned: it runs no "
+            "further",
             path,
             level=logging.ERROR,
             coroutine=getattr(coroutine, "__qualname__", ""),
@@ -861,4 +871,6 @@ def _ask_error(message: object, path: str, why: Why, detail: str) -> TenureError
     text = f"{path}: {why} ({detail})" if detail else f"{path}: {why}"
     if why is Why.TOO_MANY_ASKS:
         return LinkFullError(text)
+    if why is Why.AUTHORITY_LOST:
+        return AuthorityLostError(f"{text}; what it had begun may have happened")
     return MailboxFullError(text) if why is Why.MAILBOX_FULL else DeadActorError(text)

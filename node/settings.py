@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
+from downing.settings import PRESETS as DOWNING_PRESETS
+from downing.settings import DowningSettings
+from downing.strategies import Strategy, parse
 from gossip.settings import PRESETS, GossipSettings, preset
 from node.addresses import is_host, is_wildcard, parse_address, without_brackets
 from node.errors import SettingsError
@@ -65,6 +68,11 @@ class Settings:
     ack_timeout_s: float | None = None
     weakly_up_after_s: float = 7.0
     crash_evidence: Literal["same-host", "never"] = "same-host"
+    downing: str = "none"
+    down_after_s: float | None = None
+    contact_s: float | None = None
+    down_all_when_unstable_s: float | None = None
+    lease: str | None = None
     hand_over_timeout_s: float = 10.0
     stop_timeout_s: float = 5.0
     leave_timeout_s: float = 5.0
@@ -86,6 +94,7 @@ class Settings:
         self._check_protection()
         self._check_addresses()
         self.gossip()
+        self.downing_settings()
         self.singleton()
 
     def _check_texts(self) -> None:
@@ -97,7 +106,7 @@ class Settings:
                     f"{key}={shown(text)} must have 1 to {TEXT_MAX} printable characters: "
                     "choose another"
                 )
-        for key in ("state_dir", "keys", "http_token_file", "history", "app", "http"):
+        for key in ("state_dir", "keys", "http_token_file", "history", "app", "http", "lease"):
             if getattr(self, key) == "":
                 raise SettingsError(f"{key}='' names nothing: give a value, or leave {key} out")
 
@@ -179,16 +188,52 @@ class Settings:
                 ack_timeout_s=base.ack_timeout_s if timeout_s is None else timeout_s,
                 weakly_up_after_s=self.weakly_up_after_s,
                 leave_timeout_s=self.leave_timeout_s,
+                vote_timeout_s=self.vote_timeout_s,
+                downing=self.strategy() is not None,
                 crash_evidence=self.crash_evidence,
             )
         except ValueError as error:
             raise SettingsError(str(error)) from error
+
+    def strategy(self) -> Strategy | None:
+        """The downing strategy; None at level none."""
+        try:
+            return parse(self.downing)
+        except ValueError as error:
+            raise SettingsError(f"downing={shown(self.downing)}: {error}") from error
+
+    def downing_settings(self) -> DowningSettings:
+        """The timings of downing and contact: the preset's with what was set by hand."""
+        base = DOWNING_PRESETS[self.preset]
+        gossip = self.gossip()
+        by_hand: dict[str, Any] = {
+            key: value
+            for key, value in (("down_after_s", self.down_after_s), ("contact_s", self.contact_s))
+            if value is not None
+        }
+        try:
+            return DowningSettings(
+                **(dict(base) | by_hand),
+                down_all_when_unstable_s=self.down_all_when_unstable_s,
+                ack_timeout_s=gossip.ack_timeout_s,
+                gossip_interval_s=gossip.gossip_interval_s,
+                stop_timeout_s=self.shutdown_timeout_s,
+            )
+        except ValueError as error:
+            raise SettingsError(str(error)) from error
+
+    @property
+    def vote_timeout_s(self) -> float:
+        """So long a leaver stays for a decision about an unreachable member."""
+        down_after_s = self.down_after_s or DOWNING_PRESETS[self.preset].get("down_after_s", 5.0)
+        return down_after_s + 5.0
 
     def singleton(self, role: str | None = None) -> SingletonSettings:
         """The settings of a singleton under these of the node."""
         try:
             return SingletonSettings(
                 role=role,
+                downing=self.strategy() is not None,
                 hand_over_timeout_s=self.hand_over_timeout_s,
                 stop_timeout_s=2 * self.stop_timeout_s,
                 buffer_size=self.buffer_size,
@@ -198,8 +243,14 @@ class Settings:
 
     def agreement(self) -> tuple[tuple[str, str], ...]:
         """What all members must share to be admitted, as text for the refusal's reason."""
+        strategy = self.strategy()
+        timings = self.downing_settings()
+        none = strategy is None
         return (
             ("protection", "none" if self.keys is None else "keys"),
+            ("downing", "none" if none else str(strategy)),
+            ("down_after_s", "-" if none else f"{timings.down_after_s:g}"),
+            ("contact_s", "-" if none else f"{timings.contact_s:g}"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
             # A receiver ends the connection of whoever sends more.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -17,6 +18,13 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from downing.events import (
+    ContactChanged,
+    DowningDecided,
+    DowningDoubted,
+    DowningUnsettled,
+)
+from downing.machine import DowningMachine
 from gossip.events import (
     Address,
     ClaimRefused,
@@ -39,6 +47,7 @@ from gossip.events import (
 from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from node.actor import Actor
+from node.arbiter import LeaseArbiter
 from node.cluster import Cluster, SingletonHost, Singletons, instance_id
 from node.codec import HEADS_BYTES_MAX
 from node.core import AllReleased, NodeCore
@@ -106,6 +115,7 @@ class ActorSystem:
         self._transport: Transport | None = None
         self._proxies: SingletonProxies | None = None
         self._history: History | None = None
+        self._arbiter: LeaseArbiter | None = None
         self._terminated: asyncio.Future[Terminated] | None = None
         self._released: asyncio.Future[None] | None = None
         self._exit: asyncio.Future[Exit] | None = None
@@ -224,8 +234,13 @@ class ActorSystem:
             rng=rng,
             agreement=settings.agreement(),
         )
-        core = self._core = NodeCore(gossip, rng)
+        strategy = settings.strategy()
+        downing = DowningMachine(self_id, strategy, settings.downing_settings(), gossip.seen_by)
+        core = self._core = NodeCore(gossip, downing, rng)
         runtime = self._runtime = self._make_runtime(loop, environment, self_id)
+        if strategy is not None:
+            runtime.gate.extend(-math.inf)
+        arbiter = self._arbiter = LeaseArbiter(settings.lease, loop, environment)
         proxies = self._proxies = SingletonProxies(runtime)
         host = SingletonHost(runtime, proxies)
         self._daemon = Daemon(
@@ -235,6 +250,8 @@ class ActorSystem:
             core=core,
             runtime=runtime,
             host=host,
+            arbiter=arbiter,
+            set_contact=runtime.gate.extend,
             pause_s=settings.gossip().probe_interval_s,
             dial_timeout_s=settings.gossip().dial_timeout_s,
             publish=self._published,
@@ -242,6 +259,7 @@ class ActorSystem:
             renamed=self._renamed,
         )
         host.feed = self._daemon.feed
+        arbiter.feed = self._daemon.feed
         self._cluster = Cluster(
             core,
             Singletons(host, proxies, settings),
@@ -523,10 +541,16 @@ class ActorSystem:
         assert self._exit is not None
         daemon.feed(LeaveRequested())
         try:
-            async with asyncio.timeout(self.settings.leave_timeout_s + FLUSH_TIMEOUT_S):
+            async with asyncio.timeout(self._leave_phase_s + FLUSH_TIMEOUT_S):
                 return await self._exit
         except TimeoutError:
             return Exit(0, "left; the others did not acknowledge it in time")
+
+    @property
+    def _leave_phase_s(self) -> float:
+        """A leaver whose vote is needed stays until it is decided."""
+        vote_s = 0.0 if self.settings.strategy() is None else self.settings.vote_timeout_s
+        return self.settings.leave_timeout_s + vote_s
 
     async def _close(self) -> None:
         """Close everything; the control listener is the last thing of this process to go."""
@@ -547,6 +571,8 @@ class ActorSystem:
             await self._transport.flush(FLUSH_TIMEOUT_S)
         if self._daemon is not None:
             self._daemon.close()
+        if self._arbiter is not None:
+            await self._arbiter.close()
         if self._environment is not None:
             self._environment.processes.close()
         if self._history is not None:
@@ -603,9 +629,33 @@ class ActorSystem:
                         "explain": fact.explain,
                     },
                 )
+            case ContactChanged() | DowningDecided() | DowningUnsettled() | DowningDoubted():
+                self._downing_fact(fact)
             case _:
                 self._membership_fact(fact)
         self.runtime.events.publish(fact)
+
+    def _downing_fact(
+        self, fact: ContactChanged | DowningDecided | DowningUnsettled | DowningDoubted
+    ) -> None:
+        match fact:
+            case ContactChanged():
+                name = "authority_gained" if fact.held else "authority_lost"
+                level = logging.INFO if fact.held else logging.WARNING
+                self._say(name, fact.explain, level=level)
+            case DowningDecided():
+                nodes = " ".join(node.address for node in fact.downed)
+                detail = f"{fact.kind}: {nodes or 'nobody'}: {fact.explain}"
+                self._say("downing_decided", detail, level=logging.WARNING)
+            case DowningUnsettled():
+                logger.error(
+                    "members are unreachable and nothing can be decided",
+                    extra={"for_s": round(fact.for_s, 1), "explain": fact.explain},
+                )
+                self._write("downing_unsettled", detail=fact.explain)
+            case DowningDoubted():
+                for warning in fact.warnings:
+                    logger.warning("the downing strategy does not fit", extra={"why": warning})
 
     def _membership_fact(self, fact: object) -> None:
         match fact:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 
+from downing import messages as d
 from gossip import messages as g
 from node.errors import MessageError
 from node.schema import Schema, schema_of
@@ -51,9 +52,19 @@ TAGS: dict[int, type] = {
     21: g.LinkQuestion,
     22: g.LinkAnswer,
     23: g.Notice,
+    24: g.Relay,
+    25: g.Relayed,
     32: s.HandOverAsk,
     33: s.HandOverAnswer,
     34: s.HostNotice,
+    48: d.ContactPing,
+    49: d.ContactAck,
+    50: d.ProposeDown,
+    51: d.PromiseDown,
+    52: d.OrderDown,
+    53: d.StopOrder,
+    54: d.Stopped,
+    55: d.SideLost,
 }
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}
@@ -127,6 +138,20 @@ def encode(message: object) -> bytes:
     schema: Schema[Any] = schema_of(cls)
     packed: bytes = msgpack.packb((tag, schema.pack(message)), use_bin_type=True)
     return packed
+
+
+def decode_one(payload: bytes) -> object:
+    """The message that `encode` made. Raises `WireError` for anything else."""
+    found: list[object] = []
+    refused: list[WireError] = []
+    try:
+        item = msgpack.unpackb(payload, use_list=True, raw=False, strict_map_key=True)
+    except Exception as error:  # msgpack raises several unrelated classes
+        raise WireError("malformed", f"{type(error).__name__}: {error}") from error
+    _decode_item(item, found, refused)
+    if refused:
+        raise refused[0]
+    return found[0]
 
 
 def decode(frame: bytes) -> tuple[g.Head, list[object], list[WireError]]:

@@ -27,8 +27,12 @@ def has_role(member: Member, role: str | None) -> bool:
     return role is None or role in member.roles
 
 
-def in_reach(view: MembershipView) -> tuple[Member, ...]:
-    """Members that are up, have an age and are reachable (we are, to ourselves), oldest first."""
+def in_reach(view: MembershipView, *, undecided: bool = False) -> tuple[Member, ...]:
+    """Members that are up, have an age and are reachable (we are, to ourselves), oldest first.
+
+    undecided: the unreachable ones too. Where a strategy decides about them their being
+    unreachable alone moves nobody.
+    """
     return tuple(
         sorted(
             (
@@ -36,7 +40,7 @@ def in_reach(view: MembershipView) -> tuple[Member, ...]:
                 for member in view.members
                 if member.status is Status.UP
                 and member.up_number > 0
-                and (member.id == view.self_id or member.id not in view.unreachable)
+                and (undecided or member.id == view.self_id or member.id not in view.unreachable)
             ),
             key=lambda member: member.age_key,
         )

@@ -19,6 +19,10 @@ claim. Of two hosts the younger stands down, unasked, as soon as it hears of the
 answers the younger's notice with its own. A host that is no longer up in its own view stands down.
 What a peer asks or demands never stops an instance.
 
+**With a strategy** that decides about the unreachable (`SingletonSettings.downing`) their being
+unreachable moves nobody: they stay in the election and in the ask set until they are down, and who
+was downed does not act any more.
+
 **Taking over.** Elected: ask everybody whose instance may be alive (`election.peers_to_ask`), start
 once each has answered `NONE` in the present round. Only silence runs into `hand_over_timeout_s`;
 then the instance is started with `UniquenessNotProven`. An answer is a promise. A candidate gives
@@ -78,6 +82,7 @@ from singleton.events import (
 from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, HostNotice, NoticeKind
 from singleton.settings import SingletonSettings
 
+HELPERS = 3
 EPOCH_MAX = 2**62
 """A greater epoch than this is a peer's fault: one more must still fit the wire."""
 
@@ -187,6 +192,8 @@ class SingletonMachine:
         self._stop_reason = ""
         self._view: MembershipView | None = None
         self._reach: tuple[Member, ...] = ()
+        self._doubted: frozenset[NodeId] = frozenset()  # suspect or unreachable
+        self._answers_via: tuple[NodeId, NodeId | None] | None = None
         self._told: frozenset[NodeId] = frozenset()  # reachable members, whatever their status
         self._peers: set[NodeId] = set()
         self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
@@ -217,6 +224,11 @@ class SingletonMachine:
         """The number of the instance that runs here, 0 when none does."""
         return self.attempt if self.state is State.RUNNING else 0
 
+    @property
+    def needs_contact(self) -> bool:
+        """True while an instance runs here, or may soon."""
+        return self.state not in (State.STANDBY, State.LATCHED)
+
     def handle(self, event: object, now: float) -> list[object]:
         """Take one fact (see `singleton.events`); facts of other types change nothing."""
         reader = _READERS.get(type(event))
@@ -228,7 +240,7 @@ class SingletonMachine:
 
     def tick(self, now: float) -> list[object]:
         """Do what is due at `now`; harmless when called early."""
-        for claimant in [peer for peer, claim in self._claims.items() if claim.until <= now]:
+        for claimant in [peer for peer, until in self._claims_end() if until <= now]:
             del self._claims[claimant]
         for peer in [peer for peer, until in self._withdrawn.items() if until <= now]:
             del self._withdrawn[peer]
@@ -237,6 +249,8 @@ class SingletonMachine:
             for peer in sorted(self._asked):
                 if self._asked[peer].kind is not AnswerKind.NONE:
                     self._send_ask(peer)
+                if self._asked[peer].kind is None:
+                    self._ask_through_others(peer)
         if self.state in HOLDING and now >= self._announce_at:
             self._announce_at = now + self._settings.announce_interval_s
             self._notify(NoticeKind.HOLDS, self._told)
@@ -249,7 +263,7 @@ class SingletonMachine:
         before = self._view.by_id if self._view is not None else {}
         self._view = view
         self.self_id = view.self_id
-        self._reach = in_reach(view)
+        self._reach = in_reach(view, undecided=self._settings.downing)
         told = frozenset(
             member.id
             for member in view.members
@@ -261,7 +275,10 @@ class SingletonMachine:
             self._notify(NoticeKind.HOLDS, told - self._told)
         self._told = told
         # Back in reach it is told who hosts, and answers if it does too; proven gone it is gone.
-        self._unproven = {peer for peer in self._unproven - told if not _is_proven_gone(view, peer)}
+        self._unproven = {peer for peer in self._unproven - told if not self._is_gone(view, peer)}
+        for peer in (self._doubted - _doubted(view)) & self._asked.keys():
+            self._asked[peer].heard_at = now  # its silence begins now that it can be heard
+        self._doubted = _doubted(view) if self._settings.downing else frozenset()
         self._peers = peers_to_ask(view, self._settings.role, ())
         known = view.by_id
         for table in (self._claims, self._heard_round, self._yielded, self._waiting):
@@ -295,7 +312,9 @@ class SingletonMachine:
         self._former = {
             peer: until
             for peer, until in self._former.items()
-            if peer in gone and not gone[peer].is_proof and (now < until or peer in self._asked)
+            if peer in gone
+            and not self._settles(gone[peer])
+            and (now < until or peer in self._asked)
         }
         for peer in sorted(gone.keys() - self._gone_seen):
             self._gone_seen.add(peer)
@@ -303,12 +322,22 @@ class SingletonMachine:
             could_host = member is None or (
                 member.up_number > 0 and has_role(member, self._settings.role)
             )
-            if gone[peer].is_proof or gone[peer] is Cause.NEVER_UP or not could_host:
+            if self._settles(gone[peer]) or gone[peer] is Cause.NEVER_UP or not could_host:
                 continue
             if len(self._former) >= self._settings.former_max:
                 self.ignored["too many former members"] += 1
                 continue
             self._former[peer] = now + self._settings.former_kept_s
+
+    def _settles(self, cause: Cause) -> bool:
+        """True when who went for this cause does not act any more. Who was downed by a strategy
+        had no contact left: its members promised it."""
+        return cause.is_proof or (self._settings.downing and cause is Cause.DOWNED)
+
+    def _is_gone(self, view: MembershipView, peer: NodeId) -> bool:
+        member = view.by_id.get(peer)
+        cause = view.gone.get(peer) if member is None else member.cause
+        return cause is not None and self._settles(cause)
 
     # requests of the node
 
@@ -319,6 +348,7 @@ class SingletonMachine:
         self._hosts = True
         self._settings = event.settings
         if self._view is not None:
+            self._reach = in_reach(self._view, undecided=self._settings.downing)
             self._peers = peers_to_ask(self._view, self._settings.role, ())
         if self._latch:
             self._fire(Trigger.READMITTED, now)
@@ -375,7 +405,9 @@ class SingletonMachine:
         elif self._view is None:
             self.ignored["no view yet"] += 1
         else:
+            self._answers_via = (event.sender, event.via)
             getattr(self, reader)(event.sender, event.message, now)
+            self._answers_via = None
 
     def _on_ask(self, sender: NodeId, ask: HandOverAsk, now: float) -> None:
         assert self._view is not None
@@ -512,8 +544,8 @@ class SingletonMachine:
         if self.state is State.ASKING:
             self._update_asked(now)
             covered = all(
-                asked.kind is AnswerKind.NONE or self._is_silent(asked, now)
-                for asked in self._asked.values()
+                asked.kind is AnswerKind.NONE or now >= self._silent_at(peer, asked)
+                for peer, asked in self._asked.items()
             )
             return Trigger.COVERED if covered else None
         if self.state is State.STARTING and not self._live and now >= self._restart_at:
@@ -577,11 +609,25 @@ class SingletonMachine:
         if self.state is State.RUNNING:
             return self.self_id
         host = self._elected()
-        return None if host == self.self_id else host
+        if host == self.self_id or host in self._doubted_hosts():
+            return None
+        return host
+
+    def _doubted_hosts(self) -> frozenset[NodeId]:
+        """Those that messages would be lost on: they are held until it is decided."""
+        if self._view is None or not self._settings.downing:
+            return frozenset()
+        return self._view.unreachable
+
+    def _claims_end(self) -> list[tuple[NodeId, float]]:
+        """When each claim is forgotten. That of an unreachable member stands where a strategy
+        decides: it cannot repeat it, and may be acting."""
+        kept = self._doubted_hosts()
+        return [(peer, claim.until) for peer, claim in self._claims.items() if peer not in kept]
 
     def _next_deadline(self) -> float:
         due = [self._announce_at]
-        due.extend(claim.until for claim in self._claims.values())
+        due.extend(until for _, until in self._claims_end())
         due.extend(self._withdrawn.values())
         if self.state is State.STARTING and not self._live:
             due.append(self._restart_at)
@@ -711,15 +757,19 @@ class SingletonMachine:
             self._asked[peer] = _Asked(heard_at=now)
             self._send_ask(peer)
 
-    def _is_silent(self, asked: _Asked, now: float) -> bool:
-        return now >= asked.heard_at + self._settings.hand_over_timeout_s
+    def _silent_at(self, peer: NodeId, asked: _Asked) -> float:
+        """When its silence is long enough. Where a strategy decides, that of a member which is
+        suspect or unreachable never is: the decision comes."""
+        if peer in self._doubted:
+            return math.inf
+        return asked.heard_at + self._settings.hand_over_timeout_s
 
     def _hosts_anyway_at(self) -> float:
         """When the last peer that owes its `NONE` has been silent for too long."""
         return max(
             (
-                asked.heard_at + self._settings.hand_over_timeout_s
-                for asked in self._asked.values()
+                self._silent_at(peer, asked)
+                for peer, asked in self._asked.items()
                 if asked.kind is not AnswerKind.NONE
             ),
             default=math.inf,
@@ -734,8 +784,15 @@ class SingletonMachine:
         member = self._view.by_id.get(self.self_id) if self._view is not None else None
         return member.up_number if member is not None else 0
 
-    def _send_ask(self, peer: NodeId) -> None:
-        self._out.append(Send(peer, HandOverAsk(self.type_name, self._round, self._up_number())))
+    def _send_ask(self, peer: NodeId, via: NodeId | None = None) -> None:
+        ask = HandOverAsk(self.type_name, self._round, self._up_number())
+        self._out.append(Send(peer, ask, via=via))
+
+    def _ask_through_others(self, peer: NodeId) -> None:
+        """It may be that the link to it alone fails."""
+        helpers = sorted(self._told - {peer})
+        for helper in self._rng.sample(helpers, min(HELPERS, len(helpers))):
+            self._send_ask(peer, via=helper)
 
     def _answer(
         self,
@@ -750,7 +807,10 @@ class SingletonMachine:
         answer = HandOverAnswer(
             self.type_name, round_, kind, epoch=self._epoch, who=who, why=why, since_s=since_s
         )
-        self._out.append(Send(to, answer))
+        via = None
+        if self._answers_via is not None and self._answers_via[0] == to:
+            via = self._answers_via[1]
+        self._out.append(Send(to, answer, via=via))
 
     def _notify(self, kind: NoticeKind, peers: Iterable[NodeId]) -> None:
         notice = HostNotice(self.type_name, kind, self._round, self._epoch)
@@ -826,10 +886,8 @@ class SingletonMachine:
         return f"no reachable member{role} hosts this type"
 
 
-def _is_proven_gone(view: MembershipView, peer: NodeId) -> bool:
-    member = view.by_id.get(peer)
-    cause = view.gone.get(peer) if member is None else member.cause
-    return cause is not None and cause.is_proof
+def _doubted(view: MembershipView) -> frozenset[NodeId]:
+    return view.unreachable | view.suspects
 
 
 def _explain_asked(peer: NodeId, asked: _Asked, now: float) -> str:
@@ -856,7 +914,8 @@ def answer_unhosted(event: PeerMessage, view: MembershipView | None) -> list[obj
     member = view.by_id.get(event.sender) if view is not None else None
     if not isinstance(ask, HandOverAsk) or member is None or not _may_ask(member):
         return []
-    return [Send(member.id, HandOverAnswer(ask.type_name, ask.round, AnswerKind.NONE))]
+    answer = HandOverAnswer(ask.type_name, ask.round, AnswerKind.NONE)
+    return [Send(member.id, answer, via=event.via)]
 
 
 def _may_ask(member: Member) -> bool:

@@ -15,6 +15,7 @@ class SingletonSettings:
     """
 
     role: str | None = None  # only members with this role host; None: all
+    downing: bool = False  # a strategy decides about the unreachable; else their silence does
     hand_over_timeout_s: float = 10.0  # silence longer than this is no longer waited for
     ask_resend_s: float = 0.5  # unanswered questions are repeated
     stop_timeout_s: float = 10.0  # a peer's "stopping" renews the wait for at most so long
@@ -32,12 +33,12 @@ class SingletonSettings:
     def __post_init__(self) -> None:
         if self.role is not None and not (isinstance(self.role, str) and self.role):
             raise ValueError(f"role={self.role!r} must be a text that is not empty, or None")
-        if not isinstance(self.restart_on_termination, bool):
-            raise ValueError(
-                f"restart_on_termination={self.restart_on_termination!r} must be True or False"
-            )
+        for name in ("restart_on_termination", "downing"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ValueError(f"{name}={value!r} must be True or False")
         for name in self.__slots__:
-            if name in ("role", "restart_on_termination"):
+            if name in ("role", "restart_on_termination", "downing"):
                 continue
             value = getattr(self, name)
             whole = name in _COUNTS

@@ -1,0 +1,147 @@
+"""When what is unique in the cluster may act: the node's gate, and what an actor knows of it.
+
+Decides: whether user code of a gated actor may begin a step now, and that whoever had to wait goes
+on in order. Does not decide how long the node may act (the shell sets that, from contact with the
+other members) nor what waits and what is lost: that is `node.cell` and `node.pipe`.
+
+A step is what user code runs without giving the loop its turn. The gate is asked with one look at
+the clock before each of them, and needs no event to close: it is closed once `until` has passed,
+also while the process stood still.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from node.errors import AuthorityLost
+
+LOSSES_MAX = 3  # `AuthorityLost` into one coroutine; then, if it still goes on, it is abandoned
+
+
+class Gate:
+    """Open until `until` (seconds on `clock`; `math.inf`, the start, is no gate at all).
+
+    `ready` is the runtime's: it gives a function a turn. `count` adds one to a counter.
+    """
+
+    __slots__ = ("_count", "_held", "_ready", "clock", "until")
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        ready: Callable[[Callable[[], None]], None],
+        count: Callable[[str], None],
+    ) -> None:
+        self.clock = clock
+        self.until = math.inf
+        self._ready = ready
+        self._count = count
+        self._held: dict[Callable[[], None], None] = {}
+
+    def extend(self, until: float) -> None:
+        """Let actors act until then; an instant that is past closes at once.
+
+        When that opens the gate, all that was held gets a turn, in the order in which it was held.
+        """
+        self.until = until
+        if self._held and self.is_open(self.clock()):
+            held, self._held = self._held, {}
+            for resume in held:
+                self._ready(resume)
+
+    def is_open(self, now: float) -> bool:
+        """True while user code may begin a step."""
+        return now < self.until
+
+    @property
+    def is_open_now(self) -> bool:
+        """`is_open`, with a look at the clock; without one where there is no gate."""
+        until = self.until
+        return until == math.inf or self.clock() < until
+
+    def hold(self, resume: Callable[[], None]) -> None:
+        """Give `resume` a turn once the gate is open; twice the same is held once. It has to ask
+        the gate again: it may be closed by then."""
+        self._held[resume] = None
+        self._count("authority: holds")
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """Hold it no longer; what is not held is ignored."""
+        self._held.pop(resume, None)
+
+    @property
+    def held_count(self) -> int:
+        """Who waits for it to open."""
+        return len(self._held)
+
+
+class Authority:
+    """What an actor may rely on while it acts, as `self.context.authority`.
+
+    An actor of which the cluster runs one, and all below it, act only while the node can rule out
+    that another one does. Others have an authority that is always held (`gate` None).
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate = gate
+
+    @property
+    def token(self) -> int | None:
+        """A number that grows with each holder, for stores that refuse older ones; None without a
+        lease."""
+        return None
+
+    @property
+    def valid_until(self) -> float:
+        """The instant, on the clock of `Context.now`, from which it is not held unless it is
+        renewed before; `math.inf` when it never ends."""
+        return math.inf if self._gate is None else self._gate.until
+
+    @property
+    def held(self) -> bool:
+        """True while this actor may act. Within one step it can become False."""
+        gate = self._gate
+        return gate is None or gate.is_open_now
+
+    def remaining_s(self) -> float:
+        """Seconds for which it is held without being renewed: 0.0 when it is not held."""
+        gate = self._gate
+        return math.inf if gate is None else max(0.0, gate.until - gate.clock())
+
+    def check(self) -> None:
+        """Raise `AuthorityLost` when it is not held: call it before what must not happen twice,
+        in a step that has run for a while."""
+        if not self.held:
+            raise lost("")
+
+    def hold(self, resume: Callable[[], None]) -> None:
+        """As `Gate.hold`. Called by cells and pipes."""
+        if self._gate is not None:
+            self._gate.hold(resume)
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """As `Gate.forget`. Called by cells and pipes."""
+        if self._gate is not None:
+            self._gate.forget(resume)
+
+
+ALWAYS = Authority()
+"""Of actors that are not gated."""
+
+
+def lost(path: str) -> AuthorityLost:
+    """What is raised in user code that has no authority any more."""
+    return AuthorityLost(
+        f"{path or 'this actor'} has no authority any more: its node has been without contact, and "
+        f"another may act in its place. End this step without acting; await nothing"
+    )
+
+
+def is_loss(error: BaseException) -> bool:
+    """True for `AuthorityLost`, and for a group of nothing else, as a `TaskGroup` makes it."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(AuthorityLost)[1] is None
+    return isinstance(error, AuthorityLost)
