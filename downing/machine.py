@@ -62,7 +62,14 @@ from downing.messages import (
 )
 from downing.promises import Promises, Round
 from downing.settings import DowningSettings
-from downing.strategies import DownAll, LeaseMajority, Proposal, Strategy, warnings
+from downing.strategies import (
+    DownAll,
+    LeaseMajority,
+    Proposal,
+    Strategy,
+    down_everything,
+    warnings,
+)
 from downing.view import COUNTED, PartitionView
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.events import Exit
@@ -123,6 +130,7 @@ class DowningMachine:
         self._stop_told_at: dict[NodeId, float] = {}  # first, for each that is to stop
         self._stop_at = math.inf
         self._stopped: set[NodeId] = set()
+        self._mark_by = math.inf  # some subjects are silent: wait for the others until then
         self._told_to_stop_by: NodeId | None = None
         self._all_stopped = False
         self._arbiter_attempt = 0
@@ -454,7 +462,7 @@ class DowningMachine:
                 self._remind(now)
                 self._pass_on_orders(now)
             if self.strategy is not None:
-                all_members = bool(self._lost) or self._round is not None
+                all_members = bool(self._pending) or self._round is not None
                 self._contact.ask(now, wanted=self._wanted, all_members=all_members)
                 self._contact.tick(now)
                 self._tell_contact(now)
@@ -467,11 +475,13 @@ class DowningMachine:
         if self._view is None:
             return math.inf
         due = self._contact.deadline
-        if self._wanted and self._held:
+        if self._wanted and self._held and self.strategy is not None:
             due = min(due, self._contact.until)
         if self._ending:
             return due
-        due = min(due, self._remind_at, self._order_at, self._stop_at, self._release_at)
+        due = min(
+            due, self._remind_at, self._order_at, self._stop_at, self._release_at, self._mark_by
+        )
         if self._pending:
             due = min(due, self._lose_since + self.settings.down_after_s, self._next_look(now))
         if self._round is not None:
@@ -528,7 +538,7 @@ class DowningMachine:
             members=view.members,
             unreachable=lost | (view.unreachable - {self.self_id}),
             records=view.records + more,
-            seen_by=self._seen_by(),
+            seen_by=self._seen_by() - (lost - view.unreachable),
             self_id=self.self_id,
         )
 
@@ -597,14 +607,11 @@ class DowningMachine:
         for_s = now - self._first_change_at  # minus infinity when nobody is lost
         limit_s = self.settings.down_all_when_unstable_s
         if limit_s is not None and for_s > self.settings.down_after_s + limit_s:
-            partition = self._partition(self._lost)
-            verdict = DownAll().decide(partition)
-            self._decided(verdict)
-            self._end(
-                DOWNED_EXIT,
-                f"downed: the view did not settle for {for_s:.1f} s (down_all_when_unstable_s="
-                f"{limit_s:g}); unreachable: {_addresses(self._lost)}",
+            words = (
+                f"the view did not settle for {for_s:.1f} s (down_all_when_unstable_s={limit_s:g})"
             )
+            self._decided(down_everything(self._partition(self._lost), words))
+            self._end(DOWNED_EXIT, f"downed: {words}; unreachable: {_addresses(self._lost)}")
         elif for_s > UNSETTLED_AFTER * self.settings.down_after_s and not self._unsettled_told:
             self._unsettled_told = True
             self.counters["unsettled"] += 1
@@ -687,31 +694,36 @@ class DowningMachine:
         subjects = self._subjects() if self._leads else frozenset()
         if not subjects:
             self._round = None
-            self._stop_at = math.inf
+            self._stop_at = self._mark_by = math.inf
             return
         if self.strategy is None:
-            marked = self._mark_at_once(subjects, now)
+            silent = self._silent_by_order(subjects, now)
         else:
-            marked = self._mark_by_promises(subjects, now)
-        stopped = sorted(subjects & self._stopped)
-        if stopped:
-            self._out.append(MarkDown(tuple(stopped), Cause.LEFT))
-        marked = [node for node in marked if node not in self._stopped]
-        if marked:
-            self._out.append(MarkDown(tuple(marked), Cause.DOWNED))
-        self._tell_to_stop(subjects - self._stopped - set(marked), now)
+            silent = self._silent_by_promises(subjects, now)
+        done = silent | (subjects & self._stopped)
+        # All of them together: a side that is half downed counts otherwise.
+        if done and self._mark_by == math.inf:
+            self._mark_by = now + self.settings.down_after_s
+        if done == subjects or now >= self._mark_by:
+            self._mark_by = math.inf
+            for nodes, cause in ((done & self._stopped, Cause.LEFT),
+                                 (done - self._stopped, Cause.DOWNED)):  # fmt: skip
+                if nodes:
+                    self._out.append(MarkDown(tuple(sorted(nodes)), cause))
+        self._tell_to_stop(subjects - done, now)
 
-    def _mark_at_once(self, subjects: frozenset[NodeId], now: float) -> list[NodeId]:
+    def _silent_by_order(self, subjects: frozenset[NodeId], now: float) -> frozenset[NodeId]:
         """At level none an order is enough; one that can be reached gets the time to stop."""
         assert self._view is not None
         patience_s = self.settings.stop_timeout_s
-        return [
+        return frozenset(
             node
-            for node in sorted(subjects)
+            for node in subjects
             if node in self._view.unreachable or now >= self._ordered.get(node, now) + patience_s
-        ]
+        )
 
-    def _mark_by_promises(self, subjects: frozenset[NodeId], now: float) -> list[NodeId]:
+    def _silent_by_promises(self, subjects: frozenset[NodeId], now: float) -> frozenset[NodeId]:
+        """Those that all of the side have promised about, for long enough."""
         self._promise(sorted(subjects), now)
         if self._round is None or self._round.subjects != subjects:
             self._round_number += 1
@@ -720,7 +732,7 @@ class DowningMachine:
         known = self._known()
         side = self._side(known)
         self._round.ask(side, sorted(node for node in side if node in known), now)
-        return self._round.may_mark(self._promises.made, self._wins, now)
+        return frozenset(self._round.may_mark(self._promises.made, self._wins, now))
 
     def _side(self, known: Collection[NodeId]) -> list[NodeId]:
         """Everybody else who counts and is with us, also one that only a record calls away."""
@@ -730,7 +742,6 @@ class DowningMachine:
             for member in self._view.members
             if member.status in COUNTED
             and member.id != self.self_id
-            and member.id not in self._stopped
             and (member.id not in self._lost or member.id in known)
         ]
 

@@ -1,8 +1,8 @@
 """What a lease store answers when it does not answer with a record, told apart by what to do next.
 
-    LeaseError
-    ├── WriteConflict          the store decided, and against us: look at `current`
-    └── LeaseUnavailableError  the store did not decide, or nobody knows: ask again
+LeaseError
+├── WriteConflict          the store decided, and against us: look at `current`
+└── LeaseUnavailableError  the store did not decide, or nobody knows: ask again
 """
 
 from __future__ import annotations

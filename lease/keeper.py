@@ -82,6 +82,7 @@ class LeaseKeeper:
         self._offset = 0.0  # of the write that `valid_until` was counted from
         self._proof_asked = False
         self._acquirers: list[asyncio.Future[bool]] = []
+        self._granted_to: asyncio.Future[bool] | None = None  # the only one that got it
         self._releasers: list[asyncio.Future[None]] = []
 
     # -- what is wanted
@@ -108,14 +109,17 @@ class LeaseKeeper:
         """
         answer: asyncio.Future[bool] = self._loop.create_future()
         self._acquirers.append(answer)
+        held_before = self.machine.state is State.HELD
         self.want()
         try:
             return await answer
         except asyncio.CancelledError:
+            alone = self._granted_to is answer
             if answer in self._acquirers:
                 self._acquirers.remove(answer)
-                if not self._acquirers and self.machine.state is not State.HELD:
-                    self.unwant()
+                alone = not self._acquirers
+            if alone and not held_before:
+                self.unwant()
             raise
 
     async def release(self) -> None:
@@ -177,8 +181,12 @@ class LeaseKeeper:
             return True
         if not self._proof_asked and not self._closed:
             self._proof_asked = True
-            self._loop.call_soon_threadsafe(self.want)
+            self._loop.call_soon_threadsafe(self._prove)
         return False
+
+    def _prove(self) -> None:
+        if self.machine.state is State.HELD:
+            self.want()
 
     def explain(self) -> str:
         """Why it is or is not held, in words."""
@@ -248,7 +256,7 @@ class LeaseKeeper:
             answer = RecordRead(order.name, order.attempt, record, remaining_s)
         except LeaseUnavailableError as error:
             answer = StoreFailed(order.name, order.attempt, str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's store may raise anything
             answer = StoreFailed(order.name, order.attempt, _broken(error))
         self._answer(answer)
 
@@ -263,7 +271,7 @@ class LeaseKeeper:
             answer = WriteRefused(order.name, order.attempt, current, remaining_s)
         except LeaseUnavailableError as error:
             answer = StoreFailed(order.name, order.attempt, str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's store may raise anything
             answer = StoreFailed(order.name, order.attempt, _broken(error))
         self._answer(answer)
 
@@ -287,7 +295,7 @@ class LeaseKeeper:
             await self._store.changed(self._settings.name, version)
         except LeaseUnavailableError:
             await asyncio.sleep(WATCH_RETRY_S)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's store may raise anything
             _broken(error)
             await asyncio.sleep(WATCH_RETRY_S)
         if self._watch is asyncio.current_task():
@@ -309,8 +317,6 @@ class LeaseKeeper:
         self._answer_acquirers(fact)
         if isinstance(fact, LeaseReleased):
             self._answer_releasers(fact)
-        if isinstance(fact, LeaseUnknown):
-            self._proof_asked = False
         if self._told is not None:
             self._told(fact)
 
@@ -334,6 +340,7 @@ class LeaseKeeper:
             self._acquirers = waiting  # they came after the release, and it was in their way
             return
         open_ones = [answer for answer in waiting if not answer.done()]
+        self._granted_to = open_ones[0] if len(open_ones) == 1 else None
         for answer in open_ones:
             if error is None:
                 answer.set_result(isinstance(fact, LeaseGranted))
@@ -359,7 +366,8 @@ class LeaseKeeper:
 
     def _fail_waiters(self) -> None:
         error = LeaseUnavailableError(f"the keeper of lease {self._settings.name!r} was closed")
-        for answer in (*self._acquirers, *self._releasers):
+        waiting: list[asyncio.Future[Any]] = [*self._acquirers, *self._releasers]
+        for answer in waiting:
             if not answer.done():
                 answer.set_exception(error)
         self._acquirers, self._releasers = [], []

@@ -7,8 +7,8 @@ the user reads `valid_until`. One machine per lease and process, called by `leas
 **Holding.** A write that the store confirmed is worth `ttl_s - margin_s` seconds from the instant
 at which it was *sent*, so a late answer is worth less, and one that comes too late nothing. The
 others respect the record for `ttl_s` from an instant after that. Renewals that fail are repeated
-until `valid_until`; only that instant, or a record that is not ours any more, ends the holding. What
-ended it is not asked for again by itself: what acted has to stop first.
+until `valid_until`; only that instant, or a record that is not ours any more, ends the holding. A
+lost lease is not asked for again by itself: what acted has to stop first.
 
 **Answers that are missing.** One request is under way at a time; one that is not answered in time
 is given up, and its write may land at any later instant. So each write carries an id of its own. As
@@ -23,10 +23,10 @@ No instant that another host wrote is ever compared with ours. `LeaseDenied` is 
 holder that certainly lives or lived less than a ttl ago: the record changed under our eyes, or the
 store's clock says so. A record that was merely found is `LeaseAwaited`.
 
-**Giving up.** Released is what the store confirmed as free, or what somebody else has. A write that
-may still land is overtaken by a write of a free record on the same version. While the store can not
-be told, nothing is asked for anew (I-4, I-6); a ttl after our last write the record is worth nothing
-to anybody, and that ends the attempt.
+**Giving up.** Released is what the store confirmed as free, or what somebody else has. A write
+that may still land is overtaken by a write of a free record on the same version. While the store
+can not be told, nothing is asked for anew (I-4, I-6); a ttl after our last write the record is
+worth nothing to anybody, and that ends the attempt.
 """
 
 from __future__ import annotations
@@ -289,8 +289,7 @@ class LeaseMachine:
         landed = None
         version = None if record is None else record.version
         if not self._looked or version != self._base_version():
-            if record is not None and record.holder == self.holder:
-                landed = self._pending.get(record.write_id)
+            landed = self._landed(record)
             # All that was based on the former version can not land any more.
             self._pending.clear()
             self._loose = False
@@ -302,6 +301,11 @@ class LeaseMachine:
         self._shown_at = max(self._shown_at, request.sent_at)
         self._remaining = None if remaining_s is None else (now, remaining_s)
         return landed
+
+    def _landed(self, record: LeaseRecord | None) -> float | None:
+        if record is None or record.holder != self.holder:
+            return None
+        return self._pending.get(record.write_id)
 
     def _judge(self, landed: float | None, now: float) -> None:
         """Draw the conclusions from the record; `landed`: it is our own write, sent then."""
@@ -334,13 +338,13 @@ class LeaseMachine:
     def _judge_acquiring(self, landed: float | None, now: float) -> None:
         record = self._record
         name = self.settings.name
-        if landed is not None and record is not None and record.token is not None:
-            if landed + self.settings.valid_s > now:
-                self.state = State.HELD
-                self.token = record.token
-                self._asked_at = -math.inf  # it was asked for: the answer is `LeaseGranted`
-                self._credit(landed, now)
-                return
+        in_time = landed is not None and landed + self.settings.valid_s > now
+        if landed is not None and in_time and record is not None and record.token is not None:
+            self.state = State.HELD
+            self.token = record.token
+            self._asked_at = -math.inf  # it was asked for: the answer is `LeaseGranted`
+            self._credit(landed, now)
+            return
         retry_at = now + self.settings.acquire_retry_interval_s
         if record is not None and self._foreign(record) and now < self._expires_at():
             expires_at = self._expires_at()
@@ -371,7 +375,8 @@ class LeaseMachine:
 
     def _credit(self, sent_at: float, now: float) -> None:
         """A write of ours is the present record: count from when it was sent."""
-        assert self.token is not None and self._record is not None
+        assert self.token is not None
+        assert self._record is not None
         valid_until = sent_at + self.settings.valid_s
         if valid_until > self.valid_until:
             self.valid_until = valid_until

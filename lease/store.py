@@ -67,4 +67,4 @@ class LeaseStore(ABC):
 
     async def close(self) -> None:
         """Give back what the store holds. It is not used afterwards."""
-        return None
+        return

@@ -1,16 +1,36 @@
-"""Runs one decided case (`sbr-cases.json`) through the product's own strategies.
+"""Runs one decided case (`sbr-cases.json`) through the product's own strategies and resolver.
 
-`run_case` is the door; a case's `conventions` define its fields. The translation of a case is in
-small functions, so that a test of the resolver can feed it the same situations.
+`run_case` is the door; a case's `conventions` define its fields. `decide_case` says what follows
+from the strategies and the conventions alone, so that the two can be compared.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from downing.events import (
+    ArbiterDenied,
+    ArbiterGranted,
+    ArbiterUnknown,
+    AskArbiter,
+    DowningDecided,
+    MarkDown,
+)
+from downing.machine import DowningMachine
+from downing.messages import (
+    ContactAck,
+    ContactPing,
+    Grant,
+    PromiseDown,
+    ProposeDown,
+    StopOrder,
+    Stopped,
+)
+from downing.settings import DowningSettings
 from downing.strategies import (
     DownAll,
     KeepMajority,
@@ -24,9 +44,15 @@ from downing.strategies import (
     down_everything,
 )
 from downing.view import PartitionView
-from gossip.membership import Member, NodeId, Status
+from gossip.effects import PeerMessage, Publish, Send
+from gossip.events import Exit, PeerFrame, Started
+from gossip.machine import GossipMachine
+from gossip.membership import Cause, Member, MembershipView, NodeId, Status
+from gossip.messages import Gossip, Head, JoinChallenge, Welcome, YouAreGone
+from gossip.settings import GossipSettings
 
 PORT = 25520
+UNSTABLE_S = 3.0
 
 Case = dict[str, Any]
 
@@ -48,8 +74,13 @@ class Situation:
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """What the product decides: `{"decision": str, "downed": [names, sorted]}`."""
-    return decide_case(case)
+    """What the product decides: `{"decision": str, "downed": [names, sorted]}`.
+
+    The resolver of the deciding member is driven through the case's time: the others answer its
+    pings, promise and stop as far as it hears them.
+    """
+    decision, downed = Drive(case).run()
+    return {"decision": decision, "downed": sorted(node.host for node in downed)}
 
 
 def decide_case(case: Case) -> dict[str, Any]:
@@ -84,6 +115,181 @@ def after_lease(
         return strategy.reverse(view, proposal)
     why = f"{strategy.name}: the lease did not answer"
     return Proposal(ProposalKind.NONE, ProposalKind.NONE, (), why)
+
+
+class Drive:
+    """One resolver and everybody that it hears, in a case's time."""
+
+    def __init__(self, case: Case) -> None:
+        self.view, self.situation = view_of(case), situation_of(case)
+        self.timing: dict[str, Any] = case.get("timing", {})
+        self.now = 100.0
+        self.decided: DowningDecided | None = None
+        self.marked: set[NodeId] = set()
+        self.ended: Exit | None = None
+        self._lease_held_until = self.now + 1e6
+        unstable_s = UNSTABLE_S if self.situation.is_unstable else None
+        self.machine = DowningMachine(
+            self.view.self_id,
+            strategy_of(case),
+            DowningSettings(down_all_when_unstable_s=unstable_s),
+            lambda: self.view.seen_by | {self.view.self_id},
+        )
+
+    def run(self) -> tuple[str, tuple[NodeId, ...]]:
+        """The effective decision, and whom it downs."""
+        situation, down_after_s = self.situation, self.machine.settings.down_after_s
+        if situation.quarantined_by is not None:
+            return self._told_down(situation.quarantined_by)
+        self._show(frozenset(), converged=True)
+        if situation.is_unstable:
+            # Each change comes before the view was stable for long enough.
+            steps = 2 * int(down_after_s + UNSTABLE_S) + 3
+            for step in range(steps):
+                more = frozenset(self._others_reachable[:1] if step % 2 else [])
+                self._show(self.view.unreachable | more)
+                self._go_on(0.5)
+        else:
+            self._show(self.view.unreachable)
+            self._go_on(down_after_s * (1.2 if situation.is_stable else self._share_of_stable))
+            if self.timing.get("healed"):
+                self._show(frozenset())
+            if situation.is_stable:
+                self._go_on(down_after_s)
+        return self._result()
+
+    @property
+    def _others_reachable(self) -> list[NodeId]:
+        away = self.view.unreachable | {self.view.self_id}
+        return sorted(m.id for m in self.view.members if m.id not in away)
+
+    @property
+    def _share_of_stable(self) -> float:
+        """How much of the wait had passed, where it was not over yet."""
+        whole_s = self.timing.get("stable_after_s", 2.0)
+        return min(0.9, float(self.timing.get("since_latest_change_s", 1.0)) / whole_s)
+
+    def _result(self) -> tuple[str, tuple[NodeId, ...]]:
+        me = self.view.self_id
+        if self.decided is None:
+            assert not self.marked
+            assert self.ended is None
+            return "none", ()
+        downed = self.decided.downed
+        if me in downed:
+            # Each of a losing side goes by its own timer, and this one has gone.
+            assert self.ended is not None
+            assert self.ended.code == 10
+        else:
+            assert self.marked == set(downed), "what was decided was not carried out"
+        return self.decided.kind, downed
+
+    def _told_down(self, by: NodeId) -> tuple[str, tuple[NodeId, ...]]:
+        """Membership hears the verdict: from a member alone it is believed."""
+        gossip = membership_of(self.view)
+        head = Head(gossip.cluster_id, *(0,) * 3)
+        told = YouAreGone(self.view.self_id.uid, int(Cause.DOWNED))
+        for sender in [by, *sorted(m.id for m in self.view.members if m.id != by)]:
+            for effect in gossip.handle(PeerFrame(sender, head, (told,)), self.now):
+                if isinstance(effect, Exit) and effect.code == 10:
+                    return str(ProposalKind.DOWN_SELF_QUARANTINED), (self.view.self_id,)
+        return "none", ()
+
+    def _show(self, unreachable: frozenset[NodeId], *, converged: bool = False) -> None:
+        view, situation = self.view, self.situation
+        others = [m.id for m in view.members if m.id != view.self_id]
+        members = tuple(sorted(view.members, key=lambda member: member.id))
+        down = {node for node in unreachable if node in self.marked}
+        self._handle(
+            MembershipView(
+                view.self_id,
+                1,
+                members=tuple(
+                    replace(m, status=Status.DOWN) if m.id in self.marked else m for m in members
+                ),
+                unreachable=unreachable - down,
+                records=tuple(r for r in view.records if r[1] in unreachable),
+                leader=view.self_id if situation.is_leader else next(iter(others), None),
+                converged=converged,
+                members_digest=1,
+            )
+        )
+
+    def _handle(self, event: object) -> None:
+        self._perform(self.machine.handle(event, self.now))
+
+    def _go_on(self, for_s: float) -> None:
+        until = self.now + for_s
+        for _ in range(100_000):
+            if self.machine.deadline > until:
+                break
+            self.now = max(self.now, self.machine.deadline)
+            self._perform(self.machine.tick(self.now))
+        else:
+            raise AssertionError("the resolver does not come to rest")
+        self.now = until
+
+    def _perform(self, effects: list[object]) -> None:
+        for effect in effects:
+            match effect:
+                case Publish(fact=DowningDecided() as fact):
+                    self.decided = self.decided or fact
+                case MarkDown():
+                    self.marked.update(effect.members)
+                    self._show(self.view.unreachable)
+                case Exit():
+                    self.ended = self.ended or effect
+                case AskArbiter():
+                    self._answer_lease(effect)
+                case Send(to=to, message=message, via=None) if self._hears(to):
+                    self._answer(to, message)
+
+    def _hears(self, node: NodeId) -> bool:
+        """Whoever is reachable, or has seen our very state."""
+        view = self.view
+        is_member = any(m.id == node and m.status < Status.DOWN for m in view.members)
+        return is_member and (node not in view.unreachable or node in view.seen_by)
+
+    def _answer(self, node: NodeId, message: object) -> None:
+        match message:
+            case ContactPing():
+                answer: object = ContactAck(message.seq, Grant.GIVEN, message.base_digest)
+            case ProposeDown():
+                about = [subject for subject in message.subjects if subject != node]
+                answer = PromiseDown(message.round, tuple((subject, 10.0) for subject in about))
+            case StopOrder():
+                answer = Stopped()
+            case _:
+                return
+        self._handle(PeerMessage(node, answer))
+
+    def _answer_lease(self, order: AskArbiter) -> None:
+        situation = self.situation
+        if situation.lease_held or situation.lease == "granted":
+            self._handle(ArbiterGranted(order.attempt, self._lease_held_until))
+        elif situation.lease == "denied":
+            self._handle(ArbiterDenied(order.attempt, "another side"))
+        else:
+            self._handle(ArbiterUnknown(order.attempt, "no answer"))
+
+
+def membership_of(view: PartitionView) -> GossipMachine:
+    """The membership of the deciding member, welcomed by the others of its view."""
+    me = next(m for m in view.members if m.id == view.self_id)
+    gossip = GossipMachine(
+        replace(me, status=Status.JOINING, up_number=0),
+        cluster_name="cases",
+        settings=GossipSettings(downing=True),
+        rng=random.Random(1),
+    )
+    seed = next(m.id for m in view.members if m.id != view.self_id)
+    news = Gossip(members=tuple(sorted(view.members, key=lambda member: member.id)))
+    gossip.handle(Started(((seed.host, seed.port),)), 0.0)
+    head = Head()
+    gossip.handle(PeerFrame(seed, head, (JoinChallenge(1),)), 0.0)
+    gossip.handle(PeerFrame(seed, head, (Welcome(1, news),)), 0.0)
+    assert gossip.cluster_id == 1
+    return gossip
 
 
 def node_of(name: str) -> NodeId:

@@ -42,6 +42,7 @@ CORE = "core"
         ("b c d | a e f?", "all | die"),  # f may be up over there: a tie, and a is the lowest
         ("a b | c? d?", "live | die"),  # even if both are up over there, a is the lowest
         ("a- b | c d", "all | die"),  # a may have left already
+        ("a- c d | b e", "all | die"),  # and then it is a tie, with b as the lowest
         ("a- b c | d", "live | die"),
         ("a! b | c d", "die | live"),  # an exiting one has no voice any more
         ("ax b c | d", "live | die"),
@@ -215,6 +216,7 @@ def a_view(records: str, *, seen: str, names: str = "a b c d e") -> PartitionVie
         ("b>c", "abcde", "b c", "down-indirectly-connected", "b c"),  # c heard it all the same
         ("b>c", "abde", "", "down-unreachable", "c"),
         ("b>c c>b a>d a>e", "abc", "b c", "down-indirectly-connected", "b c d e"),
+        ("c>d d>c b>a b>e", "", "c d", "down-indirectly-connected", "c d e"),  # who says it of us
         ("b>c c>b a>c a>d", "ab", "b c", "down-indirectly-connected", "b c d"),
         # A link fails over there, and who failed is not heard here: it can not be set aside.
         ("d>e a>d a>e", "abc", "d", "down-all", "b c d e a"),
