@@ -83,6 +83,13 @@ class MarkDown:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteDoomed:
+    """We have promised that these will be down."""
+
+    members: frozenset[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
 class AskArbiter:
     """Acquire the lease that decides which side lives; answered by `ArbiterGranted`, `…Denied` or
     `…Unknown` with this `attempt`."""

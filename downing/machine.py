@@ -45,6 +45,7 @@ from downing.events import (
     DowningUnsettled,
     DownRequested,
     MarkDown,
+    NoteDoomed,
     NothingRuns,
     ReleaseArbiter,
     SetContact,
@@ -124,6 +125,8 @@ class DowningMachine:
         self._held = strategy is None
         self._reminded: dict[NodeId, set[NodeId]] = {}  # doomed, as others have told us: by whom
         self._remind_at = math.inf
+        self._noted: frozenset[NodeId] = frozenset()  # of our promises, as membership knows them
+        self._doubtful_until = -math.inf  # one that does not lead says that we are downed
         self._ordered: dict[NodeId, float] = {}  # by an operator: since when
         self._wanted_down: dict[NodeId, float] = {}  # our operator's orders, for the decider
         self._order_at = math.inf
@@ -293,6 +296,23 @@ class DowningMachine:
     def _on_ack(self, sender: NodeId, ack: ContactAck, via: NodeId | None, now: float) -> None:
         if not self._contact.answered(sender, ack, now):
             self.ignored["ack unasked"] += 1
+        elif ack.grant is Grant.PROMISED:
+            self._refused_for_good(now)
+
+    def _refused_for_good(self, now: float) -> None:
+        """Members have promised never to grant us again. We end once that is enough for ever, or
+        once two of them say so and another one has told us to stop."""
+        assert self._view is not None
+        promised = {n for n, g in self._contact.refusals.items() if g is Grant.PROMISED}
+        rest = {member.id for member in self._view.members} - promised
+        others = len(self._view.members) - 1
+        told = now < self._doubtful_until and len(promised) >= min(REMINDERS_MIN, others)
+        # Who lives by a lease may yet get it.
+        by_lease = isinstance(self.strategy, LeaseMajority)
+        for_ever = not by_lease and self._contact.base and not self._contact.survives(rest)
+        if told or for_ever:
+            self._end(DOWNED_EXIT, f"downed: {_addresses(promised)} promised it while they did "
+                      f"not reach this node")  # fmt: skip
 
     def _on_proposal(
         self, sender: NodeId, proposal: ProposeDown, via: NodeId | None, now: float
@@ -382,7 +402,11 @@ class DowningMachine:
         self, sender: NodeId, order: StopOrder, via: NodeId | None, now: float
     ) -> None:
         if not self._may_decide(sender, ()):
+            # It may decide because all of its side have promised about us: they will say so.
             self.ignored["stop order of one that does not lead"] += 1
+            if self.strategy is not None:
+                self._doubtful_until = now + self.settings.contact_s
+                self._contact.hurry(now)
             return
         self._told_to_stop_by = sender
         if self._all_stopped:
@@ -462,10 +486,16 @@ class DowningMachine:
                 self._remind(now)
                 self._pass_on_orders(now)
             if self.strategy is not None:
-                all_members = bool(self._pending) or self._round is not None
+                all_members = (
+                    bool(self._pending) or self._round is not None or now < self._doubtful_until
+                )
                 self._contact.ask(now, wanted=self._wanted, all_members=all_members)
                 self._contact.tick(now)
                 self._tell_contact(now)
+        noted = frozenset(self._promises.made)
+        if noted != self._noted:
+            self._noted = noted
+            self._out.append(NoteDoomed(noted))
         self._due = self._next_due(now)
         effects = self._out[:]
         self._out.clear()
@@ -510,8 +540,28 @@ class DowningMachine:
         return view.unreachable - {self.self_id}
 
     @property
+    def _decider(self) -> NodeId | None:
+        """Who decides for this side: its leader, or the next one where that is doomed."""
+        view = self._view
+        if view is None:
+            return None
+        doomed = self.doomed
+        if view.leader not in doomed:
+            return view.leader
+        return min(
+            (
+                member.id
+                for member in view.members
+                if member.status in COUNTED
+                and member.id not in view.unreachable
+                and member.id not in doomed
+            ),
+            default=None,
+        )
+
+    @property
     def _leads(self) -> bool:
-        return self._view is not None and self._view.leader == self.self_id
+        return self._decider == self.self_id
 
     @property
     def _me(self) -> Member | None:
@@ -785,7 +835,7 @@ class DowningMachine:
         if now < self._remind_at:
             return
         self._remind_at = now + self.settings.doomed_told_s
-        leader = self._view.leader if self._view is not None else None
+        leader = self._decider
         if leader is not None and leader != self.self_id:
             given = self._contact.given
             told = self._promises.as_told(0, sorted(self._promises.made), given, now)
@@ -806,8 +856,8 @@ class DowningMachine:
         for node in sorted(self._wanted_down):
             if self._leads:
                 self._ordered.setdefault(node, now)
-            elif self._view.leader is not None:
-                self._out.append(Send(self._view.leader, OrderDown(node)))
+            elif self._decider is not None:
+                self._out.append(Send(self._decider, OrderDown(node)))
 
     # words
 
@@ -887,8 +937,8 @@ class DowningMachine:
             words += f"; {self._proposal.why}"
             if self._proposal.kind.asks_lease and not self._arbiter_held:
                 words += f"; the lease {self._arbiter_said or 'is asked'}"
-            elif not self._leads and self._view is not None and self._view.leader is not None:
-                words += f"; {self._view.leader.address} decides for this side"
+            elif not self._leads and self._decider is not None:
+                words += f"; {self._decider.address} decides for this side"
         elif left_s > 0:
             words += f"; decided in {left_s:.1f} s if nothing changes"
         if unknown:

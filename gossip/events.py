@@ -111,6 +111,13 @@ class MembersDowned:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersDoomed:
+    """This member has promised that these will be down: whoever says that they are is believed."""
+
+    members: frozenset[NodeId]
+
+
+@dataclass(frozen=True, slots=True)
 class TypesHosted:
     """The singleton and sharding types started on this node."""
 

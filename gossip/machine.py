@@ -35,6 +35,7 @@ from gossip.events import (
     LinkLost,
     MemberChanged,
     MemberRemoved,
+    MembersDoomed,
     MembersDowned,
     PeerFrame,
     ProcessEnded,
@@ -152,6 +153,7 @@ class GossipMachine:
         self._remembered_roster = -1
         self._left_at: dict[str, float] = {}  # addresses that left in order, and are remembered yet
         self._ended = False
+        self._doomed: frozenset[NodeId] = frozenset()  # as a strategy's side has promised
         self._handlers: dict[type, Callable[..., None]] = {
             PeerFrame: self._peer_frame,
             LinkLost: lambda event, now: self._evidence.link_lost(event.peer, now),
@@ -163,6 +165,7 @@ class GossipMachine:
             SeedsResolved: self._seeds_resolved,
             LeaveRequested: self._leave_requested,
             MembersDowned: self._members_downed,
+            MembersDoomed: self._members_doomed,
             TypesHosted: self._types_hosted,
         }
         self._messages: dict[type, Callable[..., None]] = {
@@ -485,6 +488,9 @@ class GossipMachine:
                 member = self._ground.table.members.get(node)
                 if member is not None and member.status < Status.DOWN:
                     self._move(member, Status.DOWN, now, cause=event.cause)
+
+    def _members_doomed(self, event: MembersDoomed, now: float) -> None:
+        self._doomed = event.members
 
     def _paused(self, event: Paused, now: float) -> None:
         self._convergence.void_all()
@@ -827,7 +833,8 @@ class GossipMachine:
         """Our own senses agree, the leader says it, or (see `hearsay`) others do."""
         node = claim.subject
         return (
-            self._prober.doubts(node)
+            node in self._doomed
+            or self._prober.doubts(node)
             or self._evidence.is_examining(node)
             or self._has_authority(sender, now)
             or self._hearsay.departed(sender, claim, now)
@@ -1094,7 +1101,10 @@ class GossipMachine:
 
     def _state(self) -> tuple[object, ...]:
         """Everything that settling depends on but time: while it stands there is nothing to do."""
-        return (self._ground.table.version, self._prober.version, self._convergence.version)
+        ground = self._ground
+        return (
+            ground.table.version, self._prober.version, self._convergence.version, ground.is_sure
+        )  # fmt: skip
 
     def _look_again(self, now: float) -> None:
         """Follow the table: what is unreachable, who leads, which reports still count."""

@@ -77,7 +77,7 @@ class LeaseKeeper:
         self._armed_for = math.inf
         self._request: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._ended: set[asyncio.Task[None]] = set()
+        self._ended: dict[asyncio.Task[None], None] = {}  # cancelled, in order, and not over yet
         self._offsets: dict[str, float] = {}  # write id → wall clock minus clock when it was sent
         self._offset = 0.0  # of the write that `valid_until` was counted from
         self._proof_asked = False
@@ -177,6 +177,9 @@ class LeaseKeeper:
         if not self.machine.held(now):
             return False
         ahead_s = self._wall_clock() - now - self._offset
+        if ahead_s < 0.0:
+            # It was set back: from here on it counts from there, or a freeze would fit into that.
+            self._offset += ahead_s
         if ahead_s <= self._settings.margin_s / 2:
             return True
         if not self._proof_asked and not self._closed:
@@ -305,8 +308,8 @@ class LeaseKeeper:
     def _end(self, task: asyncio.Task[None] | None) -> None:
         if task is not None and not task.done():
             task.cancel()
-            self._ended.add(task)
-            task.add_done_callback(self._ended.discard)
+            self._ended[task] = None
+            task.add_done_callback(lambda ended: self._ended.pop(ended, None))
 
     # -- facts
 

@@ -34,7 +34,8 @@ class MemoryStore(LeaseStore):
         self._wall_clock = wall_clock
         self._records: dict[str, LeaseRecord] = {}
         self._sequence = 0
-        self._watches: dict[str, set[asyncio.Future[None]]] = {}
+        # In order, so that a simulated world is the same with each run; no value is used.
+        self._watches: dict[str, dict[asyncio.Future[None], None]] = {}
 
     @property
     def identity(self) -> str:
@@ -73,12 +74,12 @@ class MemoryStore(LeaseStore):
         if current is None or current.version != version:
             return
         watch = asyncio.get_running_loop().create_future()
-        self._watches.setdefault(name, set()).add(watch)
+        self._watches.setdefault(name, {})[watch] = None
         try:
             await watch
         finally:
-            watches = self._watches.get(name, set())
-            watches.discard(watch)
+            watches = self._watches.get(name, {})
+            watches.pop(watch, None)
             if not watches:
                 self._watches.pop(name, None)
 
@@ -95,7 +96,7 @@ class MemoryStore(LeaseStore):
 
     def _tell(self, name: str) -> None:
         # Watches are told in their loops' own turn; one whose loop was closed needs no word.
-        for watch in self._watches.pop(name, set()):
+        for watch in self._watches.pop(name, {}):
             with contextlib.suppress(RuntimeError):
                 watch.get_loop().call_soon_threadsafe(_finish, watch)
 

@@ -92,6 +92,7 @@ class SqliteStore(LeaseStore):
                 "do not hold between hosts: use a disk of this host, or a store that is a server"
             )
         self._timeout_s = request_timeout_s
+        self._closed = False
         self._clock_identity = clock_identity()
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "tenure-lease-sqlite")
         # Touched by the executor's thread only.
@@ -117,12 +118,16 @@ class SqliteStore(LeaseStore):
         return store_remaining_s(record, self._clock_identity, boot_time_s())
 
     async def close(self) -> None:
-        """Close the file; what is under way ends first, or at its timeout."""
+        """Close the file; what is under way ends first, or at its timeout. Further requests are
+        unknown."""
         with contextlib.suppress(LeaseUnavailableError):
             await self._run(self._disconnect)
+        self._closed = True
         self._executor.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise LeaseUnavailableError(f"the lease store {self.path} was closed by this process")
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):

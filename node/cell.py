@@ -104,6 +104,19 @@ _AT = {State.STOPPING: "stop", State.STOPPED: "stop", State.RESTARTING: "restart
 _RUNNING = State.RUNNING  # as a global it is found five times as fast
 
 
+class _Gated:
+    """What a cell remembers that acts only with authority."""
+
+    __slots__ = ("authority", "held", "is_exempt", "is_in_coroutine", "losses")
+
+    def __init__(self, authority: Authority) -> None:
+        self.authority = authority
+        self.held: Callable[[], None] | None = None  # what goes on once the gate is open
+        self.is_exempt = False  # what runs is `post_stop`
+        self.is_in_coroutine = False  # that handles the present message
+        self.losses = 0  # how often the coroutine was told that its authority is lost
+
+
 class Cell:
     """Holds one actor through all its instances. Made by `node.runtime`, which calls `start`."""
 
@@ -115,16 +128,12 @@ class Cell:
         "_behaviour",
         "_cancels",
         "_failed_at",
+        "_gated",
         "_handlers",
-        "_held",
-        "_is_exempt",
         "_is_forced",
-        "_is_in_coroutine",
         "_is_killed",
         "_is_to_restart",
-        "_losses",
         "_pace",
-        "_pace_max",
         "_pipes",
         "_scheduled",
         "_stash",
@@ -138,7 +147,6 @@ class Cell:
         "_when_full",
         "actor",
         "args",
-        "authority",
         "children",
         "closed",
         "cls",
@@ -200,7 +208,6 @@ class Cell:
         self._failed_at: deque[float] | None = None
         self._asker: Asker | None = None  # of the message being handled, while unanswered
         self._pace = 1  # messages handled between two looks at the clock
-        self._pace_max = PACE_MAX
         self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
         self._task: asyncio.Task[None] | None = None
         self._step_at = math.inf  # when the coroutine in the task began
@@ -210,13 +217,8 @@ class Cell:
         self._is_killed = False  # no time is left to wait for coroutines
         self._is_forced = False  # none is begun any more
         self._is_to_restart = False  # a sibling failed, and shares its fate
-        self.authority: Authority | None = None  # None: it needs none
-        self._held: Callable[[], None] | None = None  # what goes on once the gate is open
-        self._is_in_coroutine = False  # the message being handled is handled by one
-        self._is_exempt = False  # what runs is `post_stop`, which needs no authority
-        self._losses = 0  # how often the coroutine was told that the authority is lost
-        if parent is not None and parent.authority is not None:
-            self.gate_by(parent.authority)
+        gated = None if parent is None else parent._gated
+        self._gated: _Gated | None = None if gated is None else _Gated(gated.authority)
         self._pipes: dict[Pipe, None] | None = None  # on their way, or in the mailbox
         self._stop_reason: StopReason | None = None
         self._stop_check: asyncio.TimerHandle | None = None
@@ -225,8 +227,12 @@ class Cell:
 
     def gate_by(self, authority: Authority) -> None:
         """Act only with this authority. Called before it has begun."""
-        self.authority = authority
-        self._pace_max = 1  # so the gate is asked before each message
+        self._gated = _Gated(authority)
+
+    @property
+    def authority(self) -> Authority | None:
+        """Without it no step begins; None: it needs none."""
+        return None if self._gated is None else self._gated.authority
 
     # Messages in
 
@@ -345,7 +351,7 @@ class Cell:
 
     def _hurry(self) -> None:
         """As `_wake`, for what does not wait for the gate."""
-        if self._held is not None:
+        if self._gated is not None and self._gated.held is not None:
             self.runtime.ready(self._resume)
         self._wake()
 
@@ -380,7 +386,7 @@ class Cell:
             runtime.looked_at = now
             if took_s > SLOW_S:
                 self._slow(took_s)
-            elif self._pace != self._pace_max:
+            elif self._pace != PACE_MAX:
                 self._pace *= 2
         if coroutine is not None:
             self.driven = coroutine
@@ -396,19 +402,6 @@ class Cell:
         if self.state is State.RUNNING:
             self.runtime.ready(self.turn)
 
-    def begin_step(self) -> BaseException | None:
-        """As `Owner`."""
-        runtime = self.runtime
-        runtime.step()
-        authority = self.authority
-        if authority is None or self._is_exempt or runtime.looked_at < authority.valid_until:
-            return None
-        self._losses += 1
-        if self._losses > LOSSES_MAX:
-            self._abandon("having lost its authority", Why.AUTHORITY_LOST)
-            return None
-        return lost(self.path)
-
     def look(self) -> bool:
         """Look at the clock; True when the loop's other work is to have its turn.
 
@@ -421,7 +414,7 @@ class Cell:
         runtime.looked_at = now
         if took_s > SLOW_S:
             self._slow(took_s)
-        elif self._pace != self._pace_max:
+        elif self._pace != PACE_MAX:
             self._pace *= 2
         return now >= runtime.until
 
@@ -440,7 +433,9 @@ class Cell:
 
     def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
         self._step_at = math.inf
-        self._cancels = self._losses = 0
+        self._cancels = 0
+        if self._gated is not None:
+            self._gated.losses = 0
         runtime = self.runtime
         self._task = runtime.loop.create_task(driver, context=runtime.context.copy())
         if self._has_to_end:
@@ -453,7 +448,7 @@ class Cell:
         actor = self.actor
         left = BATCH
         while True:
-            if self.authority is not None and not self._may_begin():
+            if self._gated is not None and not self._may_begin(self._gated):
                 return None
             pace = self._pace
             for _ in range(pace if pace < left else left):
@@ -569,18 +564,20 @@ class Cell:
     async def _run(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """Drive the coroutines of handlers, one after the other, until the mailbox is empty."""
         mine = self._task
-        runtime = self.runtime
+        runtime, gated = self.runtime, self._gated
+        begin_step = runtime.step if gated is None else self._begin_gated_step
         runtime.step()
         count = 0
         try:
-            if self.authority is not None and not self.authority.held:
+            if gated is not None and not gated.authority.held:
                 self._not_begun(coroutine)
                 return
             while True:
                 self._step_at = runtime.looked_at
-                self._cancels = self._losses = 0
-                self._is_in_coroutine = True
-                result = await drive(self, coroutine)
+                self._cancels = 0
+                if gated is not None:
+                    gated.losses, gated.is_in_coroutine = 0, True
+                result = await drive(self, coroutine, begin_step)
                 if self.driven is not coroutine:
                     break
                 if self._cancels:
@@ -694,22 +691,22 @@ class Cell:
 
     # Without authority
 
-    def _may_begin(self) -> bool:
+    def _may_begin(self, gated: _Gated) -> bool:
         """A gated cell is about to handle a message: True when it may.
 
         Else what needs no authority is done, and the rest waits; or nothing of it is handled any
         more, when the actor is to stop.
         """
-        self._is_in_coroutine, self._losses = False, 0
-        assert self.authority is not None
-        while not self.authority.held and self.mailbox:
+        gated.is_in_coroutine, gated.losses = False, 0
+        self._pace = 1  # so the gate is asked before the next one too
+        while not gated.authority.held and self.mailbox:
             first = self.mailbox[0]
             if self._stop_reason is not None:
                 self.current = None
                 self._begin_stop(self._stop_reason)
                 return False
             if not isinstance(first, ChildFailed | SiblingFailed):
-                self._hold(self.turn)
+                self._hold(gated, self.turn)
                 return False
             self.mailbox.popleft()
             self._open(first)
@@ -717,17 +714,36 @@ class Cell:
                 return False
         return True
 
-    def _hold(self, go_on: Callable[[], None]) -> None:
+    def _hold(self, gated: _Gated, go_on: Callable[[], None]) -> None:
         """Call `go_on` in a turn once the gate is open, or the actor is to stop or has to restart.
         It asks the gate again. Until then `_scheduled` stays True: nothing else gives it a turn."""
-        assert self.authority is not None
-        self._held = go_on
-        self.authority.hold(self._resume)
+        gated.held = go_on
+        gated.authority.hold(self._resume)
 
     def _resume(self) -> None:
-        go_on, self._held = self._held, None
+        assert self._gated is not None
+        go_on, self._gated.held = self._gated.held, None
         if go_on is not None:
             go_on()
+
+    def _begin_gated_step(self) -> BaseException | None:
+        """As `Runtime.step`, for the coroutines of a gated cell; see `drive`."""
+        runtime, gated = self.runtime, self._gated
+        assert gated is not None
+        runtime.step()
+        if gated.is_exempt or runtime.looked_at < gated.authority.valid_until:
+            return None
+        gated.losses += 1
+        if gated.losses > LOSSES_MAX:
+            self._abandon("having lost its authority", Why.AUTHORITY_LOST)
+            raise Abandoned
+        return lost(self.path)
+
+    @property
+    def _may_act(self) -> bool:
+        """It needs no authority (at present), or has it."""
+        gated = self._gated
+        return gated is None or gated.is_exempt or gated.authority.held
 
     def _not_begun(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """The gate has closed between the call of a handler and the first step of its coroutine.
@@ -753,7 +769,8 @@ class Cell:
 
     def reply(self, value: object) -> None:
         """As `answer`; but a coroutine's answer does not count when the authority was lost."""
-        if self.authority is None or not self._is_in_coroutine or self.authority.held:
+        gated = self._gated
+        if gated is None or not gated.is_in_coroutine or gated.authority.held:
             self.answer(value)
             return
         asker, self._asker = self._asker, None
@@ -763,9 +780,10 @@ class Cell:
 
     def _is_loss(self, error: BaseException) -> bool:
         """It ended for want of authority, which is no failure."""
-        if self.authority is None or not is_loss(error):
+        gated = self._gated
+        if gated is None or not is_loss(error):
             return False
-        return self._losses > 0 or not self.authority.held
+        return gated.losses > 0 or not gated.authority.held
 
     def _lose(self, during: str) -> None:
         """A step has ended for want of authority."""
@@ -787,7 +805,7 @@ class Cell:
     # Failure and restart
 
     def _fail(self, error: BaseException, message: object, during: str = "") -> None:
-        if self.authority is not None and self._is_loss(error):
+        if self._is_loss(error):
             self._lose(during)
             return
         asker, self._asker = self._asker, None
@@ -867,7 +885,7 @@ class Cell:
             self._report_hook(failure, "pre_restart")
             self._rebuild(reason, delay_s)
 
-        if actor is None or (self.authority is not None and not self.authority.held):
+        if actor is None or not self._may_act:
             rebuild(None)
         else:
             self._hook(lambda: actor.pre_restart(_as_exception(error), message), rebuild)
@@ -905,14 +923,16 @@ class Cell:
         self._backoff = self.current = self.timers = None
         self._is_to_restart = False
         self.become(None)
-        may_act = self.authority is None or self.authority.held
+        gated = self._gated
+        if gated is not None:
+            gated.is_exempt, gated.losses = False, 0
+        may_act = self._may_act
         if self._stop_reason is not None and not (may_act and self._has_messages()):
             self._begin_stop(self._stop_reason)
             return
-        if not may_act:
-            self._hold(self.start)
+        if gated is not None and not may_act:
+            self._hold(gated, self.start)
             return
-        self._losses = 0
         self.state = State.STARTING
         try:
             # As `cls(*args)`, with the context in place before the constructor runs.
@@ -923,7 +943,7 @@ class Cell:
             self._fail(error, None)
             return
         self.actor = actor
-        if self.authority is not None and not self.authority.held:
+        if not self._may_act:
             self._start_lost()
             return
         self._hook(actor.pre_start, self._started)
@@ -954,7 +974,8 @@ class Cell:
         *,
         is_exempt: bool = False,
     ) -> None:
-        self._is_exempt = is_exempt
+        if self._gated is not None:
+            self._gated.is_exempt = is_exempt
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - user code; `then` decides
@@ -973,12 +994,14 @@ class Cell:
     async def _run_hook(self, coroutine: Coroutine[Any, Any, object]) -> None:
         self.runtime.step()
         self._step_at = self.runtime.looked_at
-        if self.authority is not None and not (self._is_exempt or self.authority.held):
+        if not self._may_act:
             coroutine.close()
             self._hook_done(lost(self.path))
             return
         try:
-            result = await drive(self, coroutine)
+            gated = self._gated
+            begin_step = self.runtime.step if gated is None else self._begin_gated_step
+            result = await drive(self, coroutine, begin_step)
         except Abandoned:
             return
         if self.driven is not coroutine:
@@ -1133,7 +1156,7 @@ class Cell:
             self._backoff = self.runtime.loop.call_soon(self.start)
         if self._task is not None:
             self._check_stop()
-            if self.authority is not None and not (self._is_exempt or self.authority.held):
+            if not self._may_act:
                 self._cut_short()  # all it can still do is to end
         self._hurry()
 
@@ -1170,9 +1193,9 @@ class Cell:
         self.state = State.STOPPING
         self.closed = True
         self._stop_reason = reason
-        self._held = None
-        if self.authority is not None:
-            self.authority.forget(self._resume)
+        if self._gated is not None:
+            self._gated.held = None
+            self._gated.authority.forget(self._resume)
         self._refuse_waiting()
         self._end_timers()
         left = [*(self._stash or ()), *(self.mailbox or ())]

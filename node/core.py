@@ -20,6 +20,7 @@ from downing.events import (
     ContactWanted,
     DownRequested,
     MarkDown,
+    NoteDoomed,
     NothingRuns,
 )
 from downing.machine import MESSAGES as DOWNING_MESSAGES
@@ -30,6 +31,7 @@ from gossip.events import (
     Dialled,
     LeaveRequested,
     LinkLost,
+    MembersDoomed,
     MembersDowned,
     PeerFrame,
     ProcessEnded,
@@ -75,6 +77,7 @@ READERS: dict[type, tuple[str, ...]] = {
     LeaveRequested: (GOSSIP,),
     TypesHosted: (GOSSIP,),
     MembersDowned: (GOSSIP,),
+    MembersDoomed: (GOSSIP,),
     Paused: (GOSSIP, DOWNING, EVERY_SINGLETON),
     MembershipView: (DOWNING, EVERY_SINGLETON),
     PeerMessage: (SINGLETON,),  # or DOWNING, by the message
@@ -295,6 +298,8 @@ class NodeCore:
                     if self._released is not None:
                         self._released.add(effect.type_name)
                         self._check_released()
+                case NoteDoomed():
+                    self._inbox.append(MembersDoomed(effect.members))
                 case MarkDown():
                     self._inbox.append(MembersDowned(effect.members, effect.cause))
                 case Send() if effect.via is not None:

@@ -33,20 +33,22 @@ class Owner(Protocol):
     driven: Coroutine[Any, Any, object] | None
     """The coroutine; anything else than it, and it is not resumed any more."""
 
-    def begin_step(self) -> BaseException | None:
-        """The loop is about to resume it; returns what is to be raised in it instead. It may let go
-        of the coroutine."""
-
     def look(self) -> object:
         """It has run until its next await, or to its end."""
 
 
 @types.coroutine
-def drive(owner: Owner, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
+def drive(
+    owner: Owner,
+    coroutine: Coroutine[Any, Any, object],
+    begin_step: Callable[[], BaseException | None],
+) -> Generator[Any, Any, object]:
     """Await a coroutine of user code, and return its result or what it raised as `Failed`.
 
     Here and nowhere else such a coroutine is resumed, so here it can be left for good: raises
-    `Abandoned` instead of resuming one that its owner has given up.
+    `Abandoned` instead of resuming one that its owner has given up. Before each step but the first
+    `begin_step` is called; it returns what is to be raised in the coroutine instead, if anything,
+    or raises `Abandoned` itself.
     """
     step: Callable[[Any], Any] = coroutine.send
     value: object = None
@@ -70,18 +72,9 @@ def drive(owner: Owner, coroutine: Coroutine[Any, Any, object]) -> Generator[Any
             step, value = coroutine.throw, thrown
         if owner.driven is not coroutine:
             raise Abandoned
-        instead = owner.begin_step()
+        instead = begin_step()
         if instead is not None:
-            _fetch(awaited)
             step, value = coroutine.throw, _as_cancellation(coroutine, instead)
-        elif owner.driven is not coroutine:
-            raise Abandoned
-
-
-def _fetch(awaited: object) -> None:
-    """Take what the coroutine does not come to take: asyncio would report it as never retrieved."""
-    if isinstance(awaited, asyncio.Future) and awaited.done() and not awaited.cancelled():
-        awaited.exception()
 
 
 class _LostInLock(AuthorityLost, asyncio.CancelledError):

@@ -73,8 +73,8 @@ class Pipe:
         runtime = cell.runtime
         self._task = runtime.loop.create_task(self._run(), context=runtime.context.copy())
 
-    def begin_step(self) -> BaseException | None:
-        """As `Owner`."""
+    def _begin_step(self) -> BaseException | None:
+        """See `drive`."""
         runtime = self._cell.runtime
         runtime.step()
         authority = self._authority
@@ -83,7 +83,7 @@ class Pipe:
         self._losses += 1
         if self._losses > LOSSES_MAX:
             self.abandon("having lost its authority")
-            return None
+            raise Abandoned
         return lost(self._cell.path)
 
     def look(self) -> None:
@@ -140,7 +140,7 @@ class Pipe:
         coroutine = self.driven = self._awaited
         self._cell.runtime.step()
         try:
-            outcome = await drive(self, coroutine)
+            outcome = await drive(self, coroutine, self._begin_step)
         except Abandoned:
             return
         if self.driven is not coroutine:

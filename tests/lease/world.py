@@ -11,6 +11,7 @@ import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lease.effects import ReadStore, WatchRecord, WriteStore
 from lease.events import (
@@ -56,12 +57,12 @@ class Contender:
         return (reading - self.offset_s) / self.rate
 
 
-class Overlap(AssertionError):
+class OverlapError(AssertionError):
     """Two may act at one instant, or a token did not grow."""
 
 
 class World:
-    """`store_clock`: the store can tell ages itself. `faults=False` is a fair world."""
+    """`store_clock`: the store can tell ages itself. After `heal` the world is fair."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class World:
         self.sequence = 0
         self.token = 0
         self.coverage: Counter[str] = Counter()
-        self._agenda: list[tuple[float, int, int, object]] = []
+        self._agenda: list[tuple[float, int, int, Any]] = []
         self._order = itertools.count()
         self.contenders = [
             Contender(
@@ -124,7 +125,7 @@ class World:
                 at, _, index, event = heapq.heappop(self._agenda)
                 self.now = max(self.now, at)
                 if index < 0:
-                    self._reach_store(event)
+                    self._reach_store(*event)
                 else:
                     self.tell(index, event)
             self.check()
@@ -142,7 +143,7 @@ class World:
     def check(self) -> None:
         """At most one."""
         if len(self.holders()) > 1:
-            raise Overlap(f"{self.holders()} may all act at {self.now:.3f}")
+            raise OverlapError(f"{self.holders()} may all act at {self.now:.3f}")
 
     # -- chance
 
@@ -199,7 +200,7 @@ class World:
         if who.holding == fact.token:
             return
         if fact.token <= self.token:
-            raise Overlap(f"token {fact.token} was granted after {self.token}")
+            raise OverlapError(f"token {fact.token} was granted after {self.token}")
         self.token = who.holding = fact.token
         self.coverage["grants"] += 1
 
@@ -213,8 +214,7 @@ class World:
             way_s = self.rng.choice((0.001, 0.001, 0.1, 1.0, 8.0, 20.0))
         self._at(self.now + way_s, -1, (index, order))
 
-    def _reach_store(self, request: object) -> None:
-        index, order = request  # type: ignore[misc]
+    def _reach_store(self, index: int, order: ReadStore | WriteStore) -> None:
         answer: object
         if isinstance(order, ReadStore):
             answer = RecordRead(NAME, order.attempt, self.record, self._remaining_s())
@@ -256,7 +256,7 @@ class World:
         if not self.faults or self.rng.random() < 0.7:
             self._at(self.now + 0.001, index, RecordChanged(NAME, watched))
 
-    def _at(self, when: float, index: int, event: object) -> None:
+    def _at(self, when: float, index: int, event: Any) -> None:
         heapq.heappush(self._agenda, (when, next(self._order), index, event))
 
 

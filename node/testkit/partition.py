@@ -1,0 +1,484 @@
+"""Random partitions of a whole cluster in virtual time, judged from outside.
+
+Decides what a run of the scenario *partition* is: a cluster with one singleton, a schedule of cuts,
+pauses, leaves, joins and orders drawn from the seed, a supervisor that restarts who was downed, the
+heal, and what must hold then. Judges by the steps that the subject actor itself wrote and by the
+views of the processes that run; never by what a machine says of its own state. Called by
+`node.testkit.simulate` and by stories.
+
+What must hold, at every level above none: two instances never act at once; when all has healed all
+processes have one view, and one instance acts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gossip.membership import MembershipView, Status
+from node.actor import Actor, on
+from node.errors import TenureError
+from node.ref import ActorRef
+from node.settings import Settings
+from node.system import ActorSystem
+from node.testkit.checkers import StepLog, view_differences
+from node.testkit.stage import SimNode
+from node.testkit.subject import Subject, Toil, Work
+from node.testkit.timeline import WorldError
+from node.testkit.world import World
+
+NAMES = "abcdefghijklmnopqrstuvwxyz"
+SUBJECT = "subject"
+TICK_S = 0.25
+RESTARTED = (10, 11, 12)  # exit codes that mean: start me again
+HEALED_WITHIN_S = 60.0
+ALL_UP_WITHIN_S = 60.0
+NEAR_S = 0.5
+
+KINDS = (
+    "clean", "lone host", "staggered", "one-way", "deaf host", "mute host", "chain", "link",
+    "double", "heal near", "joins", "leaves", "pause", "pause and split", "leader cut",
+    "order", "order deaf", "crash", "crashes", "lossy",
+)  # fmt: skip
+"""What a run is about; each draws its own details."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What one seed came to."""
+
+    seed: int
+    kind: str
+    nodes: int
+    violations: list[str] = field(default_factory=list)
+    covered: set[str] = field(default_factory=set)
+    takeovers_s: list[float] = field(default_factory=list)  # from the first fault
+    is_empty: bool = False  # nobody was left, by verdicts alone
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    pass
+
+
+class Customer(Actor):
+    """Sends the singleton work. toils: also of the kind that goes on for a while."""
+
+    def __init__(self, subject: ActorRef[Subject], every_s: float, toils: bool) -> None:
+        self._subject = subject
+        self._toils = toils
+        self._every_s = every_s
+
+    def pre_start(self) -> None:
+        """Begin."""
+        self.context.timers.every("order", self._every_s, _Order())
+
+    @on(_Order)
+    def order(self, _order: _Order) -> None:
+        """Nobody waits for the answers."""
+        self._subject.tell(Work())
+        if self._toils:
+            self._subject.tell(Toil(resumes=20, pause_s=0.05))
+
+
+class PartitionWorld(World):
+    """One seeded run. `run` plays it and returns what it came to.
+
+    nodes: how many; None: 3 to 7 by the seed. settings: of all, with the strategy.
+    """
+
+    def __init__(self, seed: int, settings: Settings, nodes: int | None = None) -> None:
+        dice = self.dice = random.Random(f"partition {seed}")
+        count = dice.randint(3, 7) if nodes is None else nodes
+        kind = dice.choice(KINDS)
+        seeds = dice.randint(1, min(3, count))
+        spare = " ".join(NAMES[count : count + 2])
+        self.told = Run(seed, kind, count)
+        self.log: StepLog
+        self.core = list(NAMES[:count])
+        self._first_fault_at = 0.0
+        self._decided_at: list[float] = []
+        self._healed = False
+        self._hosts_before: set[int] = set()
+        super().__init__(
+            seed,
+            nodes=" ".join(NAMES[: count + 2]),
+            settings=dataclasses.replace(settings, hand_over_timeout_s=10.0),
+            setup=self._set_up,
+            seeds=" ".join(NAMES[:seeds]),
+            absent=spare,
+            into_cut=dice.choice(["held", "lost"]),
+        )
+        self.log = StepLog(self)
+        self.spare = [node.name for node in self.nodes[count:]]
+
+    def _set_up(self, system: ActorSystem) -> None:
+        ref = system.cluster.singleton.start(
+            type_name=SUBJECT, actor=Subject, args=(self.log, SUBJECT, TICK_S)
+        )
+        toils = system.settings.name == self.core[1]
+        system.spawn(Customer, ref, 1.5, toils, name="customer")
+
+    # the run
+
+    def run_scenario(self) -> Run:
+        """Play it; what was found is in `violations`, never raised."""
+        told = self.told
+        try:
+            self._play()
+        except (WorldError, TenureError) as error:
+            told.violations.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        for overlap in self.log.overlaps(SUBJECT):
+            told.violations.append(
+                f"two acted at once for {overlap.duration_s:.3f} s from {overlap.from_s:.3f} s: "
+                f"instances {overlap.instances} on {overlap.nodes}"
+            )
+            break
+        return told
+
+    def _play(self) -> None:
+        dice = self.dice
+        for node in self.nodes:
+            self.drift_clock(node, rate=dice.choice([0.99, 0.995, 1.0, 1.005, 1.01]))
+        self.shape(delay_s=dice.choice([(0.0005, 0.005), (0.0002, 0.001), (0.005, 0.05)]))
+        self.until_all_up(within_s=ALL_UP_WITHIN_S)
+        self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
+        self.run_for(s=1.0 + 3.0 * dice.random())
+        self.every(0.5, self._supervise)
+        self.timeline.watchers.append(self._watch)
+        self._first_fault_at = self.now
+        self._hosts_before = {instance.number for instance in self.log.instances}
+        getattr(self, "_do_" + self.told.kind.replace(" ", "_").replace("-", "_"))()
+        self._calm()
+
+    def _calm(self) -> None:
+        """All heals; then one view, and one instance that acts."""
+        self._healed = True
+        self.heal_all()
+        self.shape(loss=0.0)
+        if any(abs(self.now - at) <= NEAR_S for at in self._decided_at):
+            self.told.covered.add("heal near a decision")
+        self.run_until(lambda: not any(node.paused for node in self.running), within_s=120.0)
+        if not self.timeline.run(self.now + HEALED_WITHIN_S, self._is_well):
+            self._judge_the_end()
+        after = [i for i in self.log.instances if i.number not in self._hosts_before]
+        acting = {step.instance: step.at_s for step in reversed(self.log.steps)}
+        for instance in after:
+            if instance.number in acting:
+                self.told.covered.add("takeover")
+                self.told.takeovers_s.append(acting[instance.number] - self._first_fault_at)
+
+    def _is_well(self) -> bool:
+        views = self.views()
+        is_due = any(node.is_due for node in self.nodes)
+        if is_due or not views or view_differences(views):
+            return False
+        return len(self._acting()) == 1
+
+    def _judge_the_end(self) -> None:
+        told = self.told
+        ups = [view for view in self.views().values() if view is not None and _is_up(view)]
+        if not ups:
+            # Verdicts may lawfully end all, and a seed that left in order founds nothing.
+            told.is_empty = True
+            return
+        differences = view_differences(self.views())
+        if differences:
+            told.violations.append(f"no one view {HEALED_WITHIN_S:.0f} s after the heal: "
+                                   + "; ".join(differences[:3]))  # fmt: skip
+        elif len(self._acting()) != 1:
+            told.violations.append(
+                f"{len(self._acting())} instances {HEALED_WITHIN_S:.0f} s after the heal"
+            )
+
+    def _acting(self) -> list[str]:
+        """Nodes whose running instance has acted a moment ago."""
+        fresh = {
+            step.instance
+            for step in self.log.steps[-400:]
+            if step.kind != "stop" and self.now - step.at_s < 3 * TICK_S
+        }
+        return [i.node for i in self.log.running(SUBJECT) if i.number in fresh]
+
+    def _supervise(self) -> None:
+        """Whoever was downed is started again, as its exit code asks."""
+        for node in self.nodes:
+            ended = node.ended
+            if not node.running and not node.is_due and ended is not None:
+                if ended.exit_code in RESTARTED:
+                    self.told.covered.add("restart")
+                    self.restart(node, after_s=2.0 + 4.0 * self.dice.random())
+                elif self._healed and ended.exit_code == 0 and node.name in self.core:
+                    self.restart(node, after_s=1.0)
+
+    def _watch(self) -> None:
+        """After each step of the world: what happens only now and then is to be covered."""
+        for node in self.nodes:
+            if node.ended is not None and node.ended.exit_code == 10 and node.running:
+                if not self._decided_at or self.now - self._decided_at[-1] > NEAR_S:
+                    self._decided_at.append(self.now)
+
+    # helpers of the kinds
+
+    @property
+    def host(self) -> str:
+        """Where the instance runs."""
+        running = self.log.running(SUBJECT)
+        return running[0].node if running else self.core[0]
+
+    @property
+    def leader(self) -> str:
+        """The lowest running one."""
+        return min(node.name for node in self.running)
+
+    def _others(self, *names: str) -> list[str]:
+        return [name for name in self.core if name not in names and self[name].running]
+
+    def _some(self, least: int, most: int, among: Sequence[str]) -> list[str]:
+        most = min(most, len(among))
+        return self.dice.sample(list(among), self.dice.randint(min(least, most), most))
+
+    def _wait(self, least_s: float = 8.0, most_s: float = 45.0) -> None:
+        self.run_for(s=self.dice.uniform(least_s, most_s))
+
+    def _split(self, side: Sequence[str]) -> None:
+        rest = [name for name in (*self.core, *self.spare) if name not in side]
+        if self.host in side and 2 * len(side) < len(self.core):
+            self.told.covered.add("minority host")
+        self.cut(list(side), from_=rest)
+
+    def _call(self, name: str, work: Callable[[ActorSystem], object]) -> None:
+        node = self[name]
+        if node.running and not node.paused and node.built is not None and node.opened:
+            node.call(work, node.system)
+
+    def _leave(self, name: str) -> None:
+        self.told.covered.add("leave")
+        self._call(name, lambda system: _task(self[name], system.leave()))
+
+    def _order_down(self, name: str, by: str) -> None:
+        self.told.covered.add("order")
+        address = self[name].address
+        self._call(by, lambda system: _task(self[by], _quietly(system, address)))
+
+    def _pause(self, name: str, s: float) -> None:
+        if self[name].running and not self[name].paused:
+            self.told.covered.add("pause")
+            self.pause(name, s=s)
+
+    def _draw_pause_s(self) -> float:
+        return float(self.dice.choice([0.1, 0.6, 2.0, 4.0, 8.0, 20.0, 60.0]))
+
+    # the kinds
+
+    def _do_clean(self) -> None:
+        self._split(self._some(1, len(self.core) // 2, self.core))
+        self._wait(5.0)
+
+    def _do_lone_host(self) -> None:
+        self._split([self.host])
+        self._wait(5.0)
+
+    def _do_staggered(self) -> None:
+        """The links of a split go one by one."""
+        side = self._some(1, (len(self.core) + 1) // 2, self.core)
+        rest = [name for name in self.core if name not in side]
+        if self.host in side and len(side) < len(rest):
+            self.told.covered.add("minority host")
+        within_s = self.dice.choice([1.0, 5.0, 12.0, 20.0])
+        for one in side:
+            for other in rest:
+                self.after(within_s * self.dice.random(), self._cut_yet, one, other)
+        self._wait(within_s + 5.0, within_s + 30.0)
+
+    def _cut_yet(self, one: str, other: str) -> None:
+        if not self._healed:
+            self.cut([one], from_=[other])
+
+    def _do_one_way(self) -> None:
+        self.told.covered.add("one-way")
+        side = self._some(1, len(self.core) - 1, self.core)
+        rest = [name for name in self.core if name not in side]
+        self.cut(side, to=rest)
+        self._wait(5.0)
+
+    def _do_deaf_host(self) -> None:
+        self.told.covered.add("one-way")
+        self.cut(self._others(self.host), to=[self.host])
+        self._wait()
+
+    def _do_mute_host(self) -> None:
+        self.told.covered.add("one-way")
+        self.cut([self.host], to=self._others(self.host))
+        self._wait()
+
+    def _do_chain(self) -> None:
+        """The host reaches some only through others."""
+        self.told.covered.add("relay")
+        host = self.host
+        keeps = self._some(1, 2, self._others(host))
+        self.cut([host], from_=[name for name in self._others(host) if name not in keeps])
+        self._wait()
+
+    def _do_link(self) -> None:
+        self.told.covered.add("relay")
+        host = self.host
+        other = self.leader if self.leader != host else self.dice.choice(self._others(host))
+        self.cut([host], from_=[other])
+        self._wait()
+
+    def _do_double(self) -> None:
+        """Three parts, or one split after another."""
+        first = self._some(1, max(1, len(self.core) // 2), self.core)
+        self._split(first)
+        self._wait(0.0, 15.0)
+        left = self._others(*first)
+        if len(left) > 1:
+            self._split(self._some(1, len(left) - 1, left))
+        self._wait(3.0, 30.0)
+
+    def _do_heal_near(self) -> None:
+        """It heals just when somebody decides."""
+        side = [self.host] if self.dice.random() < 0.6 else self._some(1, 2, self.core)
+        self._split(side)
+        before_s = self.dice.uniform(6.8, 9.3)
+        self.run_for(s=before_s)
+        self.told.covered.add("heal near a decision")
+
+    def _do_joins(self) -> None:
+        """Two join, one leaves, while it splits."""
+        self.told.covered.add("join")
+        for name in self.spare:
+            self.after(2.0 * self.dice.random(), self._start_yet, name)
+        self.run_for(s=2.0 * self.dice.random())
+        self._split(self._some(1, len(self.core) // 2, self.core))
+        self._wait(2.0, 10.0)
+        if self.dice.random() < 0.5 and self._others():
+            self._leave(self.dice.choice(self._others()))
+        self._wait(3.0, 30.0)
+
+    def _start_yet(self, name: str) -> None:
+        if not self[name].running and not self[name].is_due:
+            self.start(name)
+
+    def _do_leaves(self) -> None:
+        leaver = self.dice.choice(self.core)
+        if self.dice.random() < 0.5:
+            self._leave(leaver)
+            self.run_for(s=self.dice.choice([0.0, 0.001, 0.01, 0.1]))
+        self._split(self._some(1, len(self.core) // 2, self.core))
+        self.run_for(s=6.0 * self.dice.random())
+        self._leave(self.dice.choice(self.core))
+        self._wait()
+
+    def _do_pause(self) -> None:
+        name = self.host if self.dice.random() < 0.6 else self.dice.choice(self.core)
+        pause_s = self._draw_pause_s()
+        self._pause(name, pause_s)
+        self._wait(5.0, 15.0 + pause_s)
+
+    def _do_pause_and_split(self) -> None:
+        name = self.host if self.dice.random() < 0.6 else self.dice.choice(self.core)
+        pause_s = self._draw_pause_s()
+        self._pause(name, pause_s)
+        self.run_for(s=3.0 * self.dice.random())
+        self._split(self._some(1, len(self.core) // 2, self.core))
+        if self.dice.random() < 0.4:
+            self.run_for(s=6.0 * self.dice.random())
+            self._pause(self.dice.choice(self.core), self._draw_pause_s())
+        self._wait(8.0, 30.0 + pause_s)
+
+    def _do_leader_cut(self) -> None:
+        """A cut falls on an action of the leader: one leaves, and the leader alone knows how far.
+
+        Both sides would then count different members.
+        """
+        leader = self.leader
+        leaver = self.dice.choice(self._others(leader))
+        self._leave(leaver)
+        view = self[leader].view
+        moved = Status.EXITING if self.dice.random() < 0.7 else Status.LEAVING
+
+        def has_moved() -> bool:
+            view = self[leader].view
+            found = [] if view is None else [m.status for m in view.members if m.name == leaver]
+            return not found or found[0] >= moved
+
+        if view is not None:
+            self.timeline.run(self.now + 2.0, has_moved)
+        side = [leader] if self.dice.random() < 0.6 else [leader, self.dice.choice(self._others())]
+        if self.dice.random() < 0.5:
+            self._pause(leader, 2.0 * self.dice.random())
+        self._split(list(dict.fromkeys(side)))
+        self._wait(12.0, 40.0)
+
+    def _do_order(self) -> None:
+        """An operator wants a reachable member down."""
+        name = self.host if self.dice.random() < 0.7 else self.dice.choice(self.core)
+        by = self.dice.choice(self._others(name))
+        self._order_down(name, by)
+        if self.dice.random() < 0.4:
+            self._pause(self.dice.choice(self.core), self._draw_pause_s())
+        self._wait()
+
+    def _do_order_deaf(self) -> None:
+        """An operator wants a host down that hears nothing."""
+        host = self.host
+        self.told.covered.add("one-way")
+        self.cut(self._others(host), to=[host])
+        self.run_for(s=self.dice.uniform(0.0, 1.2))
+        self._order_down(host, self.dice.choice(self._others(host)))
+        self._wait(5.0, 30.0)
+
+    def _do_crash(self) -> None:
+        self.crash(self.host if self.dice.random() < 0.7 else self.dice.choice(self.core),
+                   silent=self.dice.random() < 0.6)  # fmt: skip
+        self._wait()
+        self._take_seats()
+
+    def _do_crashes(self) -> None:
+        """Several within some seconds."""
+        for name in self._some(1, max(1, (len(self.core) - 1) // 2), self.core):
+            self.after(8.0 * self.dice.random(), self._crash_yet, name)
+        self._wait(15.0, 45.0)
+        self._take_seats()
+
+    def _crash_yet(self, name: str) -> None:
+        if self[name].running:
+            self.crash(name, silent=self.dice.random() < 0.7)
+
+    def _take_seats(self) -> None:
+        for name in self.core:
+            if not self[name].running and not self[name].is_due:
+                self.start(name)
+
+    def _do_lossy(self) -> None:
+        self.shape(loss=self.dice.choice([0.05, 0.1, 0.25]))
+        if self.dice.random() < 0.5:
+            self._split(self._some(1, len(self.core) // 2, self.core))
+        self._wait(10.0, 40.0)
+
+
+def _task(node: SimNode, coroutine: object) -> None:
+    node.loop.create_task(coroutine)  # type: ignore[arg-type]
+
+
+async def _quietly(system: ActorSystem, address: str) -> None:
+    """An order that comes to nothing is no matter of the scenario."""
+    try:
+        await system.cluster.down(address, timeout_s=40.0)
+    except (TimeoutError, LookupError):
+        return
+
+
+def _is_up(view: MembershipView) -> bool:
+    me = view.by_id.get(view.self_id)
+    return me is not None and me.status is Status.UP
+
+
+def run_partition(seed: int, settings: Settings, nodes: int | None = None) -> Run:
+    """One run of the scenario."""
+    with PartitionWorld(seed, settings, nodes) as world:
+        return world.run_scenario()
