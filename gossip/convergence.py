@@ -48,6 +48,8 @@ class Convergence:
         self._sync_rounds: dict[NodeId, int] = {}
         self._sync_at = -math.inf
         self._unseen: set[NodeId] = set()  # of those that count and are reachable
+        self._seen: tuple[int, set[NodeId]] = (-1, set())  # at this counter: who holds our view
+        self._counting: tuple[int, set[NodeId]] = (-1, set())  # in this roster, ourselves left out
         self._undecided: tuple[NodeId, ...] = ()
         self._followed: tuple[object, ...] = ()
         self._differs_at_counter = -1
@@ -79,13 +81,17 @@ class Convergence:
             if equal is not known.equal or known.seen_at_counter != table.counter:
                 self.version += 1
             known.counter, known.equal, known.seen_at_counter = head.counter, equal, table.counter
+        if self._seen[0] != table.counter:
+            self._seen = (table.counter, set())
         if equal:
+            self._seen[1].add(sender)
             self._unseen.discard(sender)
             self._differs.pop(sender, None)
             self._sync_rounds.pop(sender, None)
             if any(type(message) is ViewSeen for message in messages):
                 ground.send(sender, ViewSeenAck(head.counter))
         else:
+            self._seen[1].discard(sender)
             if member.counts and sender not in ground.unreachable:
                 self._unseen.add(sender)
             self._differs.setdefault(sender, now)
@@ -98,11 +104,13 @@ class Convergence:
         """It became unreachable, or is gone: what it reported before is no evidence."""
         if self._reports.pop(node, None) is not None:
             self.version += 1
+        self._seen[1].discard(node)
         self._differs.pop(node, None)
 
     def void_all(self) -> None:
         """We did not run for a while: every report is old."""
         self._reports.clear()
+        self._seen = (-1, set())
         self._acked_counter = self._reported_counter = -1
         self._followed = ()
         self.version += 1
@@ -120,14 +128,12 @@ class Convergence:
             return
         self._followed = state
         members = table.members
-        self._unseen = {
-            node
-            for node, member in members.items()
-            if member.counts
-            and node != ground.self_id
-            and node not in ground.unreachable
-            and not self._has_seen(node)
-        }
+        if self._counting[0] != table.roster:
+            counting = {node for node, member in members.items() if member.counts}
+            self._counting = (table.roster, counting - {ground.self_id})
+        if self._seen[0] != table.counter:
+            self._seen = (table.counter, set())  # nobody has seen the new view yet
+        self._unseen = self._counting[1] - ground.unreachable - self._seen[1]
         self._undecided = tuple(
             sorted(
                 node
@@ -135,14 +141,6 @@ class Convergence:
                 if node != ground.self_id
                 and members[node].status in (Status.UP, Status.WEAKLY_UP, Status.JOINING)
             )
-        )
-
-    def _has_seen(self, node: NodeId) -> bool:
-        report = self._reports.get(node)
-        return (
-            report is not None
-            and report.equal
-            and report.seen_at_counter == self._ground.table.counter
         )
 
     @property
@@ -154,6 +152,13 @@ class Convergence:
     def silent(self) -> tuple[NodeId, ...]:
         """Members whose report of the present view is missing, sorted."""
         return tuple(sorted(self._unseen))
+
+    @property
+    def seen_by(self) -> frozenset[NodeId]:
+        """Members whose last report is our present view, as far as it came since they were last
+        unreachable."""
+        counter, seen = self._seen
+        return frozenset(seen) if counter == self._ground.table.counter else frozenset()
 
     @property
     def is_complete(self) -> bool:
