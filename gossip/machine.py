@@ -1053,7 +1053,10 @@ class GossipMachine:
 
     def _state(self) -> tuple[object, ...]:
         """Everything that settling depends on but time: while it stands there is nothing to do."""
-        return (self._ground.table.version, self._prober.version, self._convergence.version)
+        ground = self._ground
+        return (
+            ground.table.version, self._prober.version, self._convergence.version, ground.is_sure
+        )  # fmt: skip
 
     def _look_again(self, now: float) -> None:
         """Follow the table: what is unreachable, who leads, which reports still count."""
