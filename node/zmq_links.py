@@ -65,7 +65,8 @@ class LinkTiming:
 
     `establish_s`: payloads wait this long for a link. `connect_s`, `handshake_s`: one attempt.
     `redial_min_s` → `redial_max_s`: pause between two dials to one address, doubled by each
-    failure. `heartbeat_interval_s`, `heartbeat_timeout_s`: ZMTP heartbeats, on kept links; they
+    failure; for `failing_s` after one, messages to a new link are refused at once.
+    `heartbeat_interval_s`, `heartbeat_timeout_s`: ZMTP heartbeats, on kept links; they
     end the link to a frozen process. `unacked_s`: a link whose bytes nobody acknowledged for so
     long is lost. `idle_s`: a control link that is not kept and was not sent on for so long is
     closed; one that was kept before, already after `unkept_idle_s`. `keep_delay_s`: a changed set
@@ -77,6 +78,7 @@ class LinkTiming:
     handshake_s: float = 2.0
     redial_min_s: float = 0.05
     redial_max_s: float = 1.0
+    failing_s: float = 5.0
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 3.0
     unacked_s: float = 10.0
@@ -235,7 +237,7 @@ class Links(Generic[Queue]):
         link.outbox = self._make_outbox(to, lambda: self._woken(link))
         self._links[to] = link
         pace = self._paces.get((to.host, port))
-        if pace is not None and pace.failure_count:
+        if pace is not None and self._is_failing(pace):
             link.outbox.bar()
         link.give_up = self._loop.call_later(self._timing.establish_s, self._give_up, link)
         self._dial_when_allowed(link)
@@ -529,6 +531,12 @@ class Links(Generic[Queue]):
             refused = event == zmq.EVENT_CLOSED and elapsed_s < self._timing.connect_s
             self._attempt_failed(link, at_once=refused)
 
+    def _is_failing(self, pace: _Pace) -> bool:
+        """It has failed of late. What failed long ago may have healed: the next message waits for
+        the attempt instead of being lost on it."""
+        failed_at = pace.next_at
+        return bool(pace.failure_count) and time.monotonic() < failed_at + self._timing.failing_s
+
     def _established(self, link: _Link[Queue]) -> None:
         link.up = True
         self._up_count += 1
@@ -566,7 +574,9 @@ class Links(Generic[Queue]):
     def _give_up(self, link: _Link[Queue]) -> None:
         link.give_up = None
         if link.socket is not None:
-            self._pace_of(link).failure_count += 1
+            pace = self._pace_of(link)
+            pace.failure_count += 1
+            pace.next_at = max(pace.next_at, time.monotonic())
         self._end(link)
 
     def _end(self, link: _Link[Queue], linger_ms: int = 0) -> None:

@@ -54,8 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--members", type=_sizes, metavar="N,…", help="so many members (each has its own sizes)"
     )
     parser.add_argument("--seeds", type=_count, metavar="K", help="so many seeds for each cell")
-    parser.add_argument("--full", action="store_true", help="the whole grid: takes hours")
-    parser.add_argument("--quick", action="store_true", help="a smoke run, not to be quoted")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="the whole grid: takes hours")
+    size.add_argument("--quick", action="store_true", help="a smoke run, not to be quoted")
     parser.add_argument(
         "--jobs", type=_count, metavar="J", help="processes at once (one for each core)"
     )

@@ -28,6 +28,7 @@ FLYING_BYTES_MAX = 4 * 1024 * 1024  # what sockets and kernels hold of one link
 ESTABLISH_S = 2.0
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
+FAILING_S = 5.0
 CONTROL_LINKS_MAX = 64  # established ones, and not kept
 LINK_IDLE_S = 30.0
 KEEP_DELAY_S = 0.5
@@ -477,7 +478,8 @@ class SimTransport:
         link = Link(self, to, lane, port)
         link.outbox = self._make_outbox(link)
         self._links[lane][to] = link
-        if self._pace_of(link).failures:
+        pace = self._pace_of(link)
+        if pace.failures and self._loop.time() < pace.next_at + FAILING_S:
             link.outbox.bar()
         self._loop.call_later(ESTABLISH_S, self._give_up, link)
         self._dial_when_allowed(link)

@@ -19,6 +19,9 @@ FACTS, GO, BLOCK_S, BULK_TO = "BENCH_FACTS", "BENCH_GO", "BENCH_BLOCK_S", "BENCH
 to which member SIGUSR2 sends bulk (ours only)."""
 
 
+ORPHANS_END_AFTER_S = 2.0
+
+
 def boottime_s() -> float:
     """CLOCK_BOOTTIME, on macOS CLOCK_MONOTONIC; the same in all processes of a host."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
@@ -32,6 +35,14 @@ class Facts:
         self._file = os.open(os.environ[FACTS], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._loop = asyncio.get_running_loop()
         self._waiting: list[str] = []
+        self._bench = os.getppid()
+        self._end_with_the_bench()
+
+    def _end_with_the_bench(self) -> None:
+        # A bench that is killed cannot stop its members, and they would keep the machine busy.
+        if os.getppid() != self._bench:
+            os._exit(1)
+        self._loop.call_later(ORPHANS_END_AFTER_S, self._end_with_the_bench)
 
     def write(self, event: str, who: str = "-", detail: object = "-") -> None:
         """One fact, stamped now. No word may have a space in it; `who` is `host:port#run`."""
