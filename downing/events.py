@@ -98,6 +98,13 @@ class AskArbiter:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchArbiter:
+    """It may be asked soon (or no more): whoever holds it now is to be known by then."""
+
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReleaseArbiter:
     """The lease is needed no more."""
 

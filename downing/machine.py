@@ -49,6 +49,7 @@ from downing.events import (
     NothingRuns,
     ReleaseArbiter,
     SetContact,
+    WatchArbiter,
 )
 from downing.messages import (
     ContactAck,
@@ -138,7 +139,8 @@ class DowningMachine:
         self._all_stopped = False
         self._arbiter_attempt = 0
         self._arbiter_at = math.inf  # when it is asked (again)
-        self._arbiter_asked = False
+        self._arbiter_asked = False  # an answer is to come
+        self._arbiter_wanted = False  # it was asked, and has not been given back
         self._arbiter_held = False
         self._arbiter_said = ""
         self._release_at = math.inf
@@ -225,9 +227,12 @@ class DowningMachine:
         self, view: MembershipView, before: MembershipView | None, now: float
     ) -> None:
         """Each change of who is unreachable, up or down begins the wait anew."""
+        before_lost = self._lost
         self._lost = frozenset(
             node for node in view.unreachable if view.by_id[node].status < Status.DOWN
         )
+        if isinstance(self.strategy, LeaseMajority) and bool(self._lost) is not bool(before_lost):
+            self._out.append(WatchArbiter(bool(self._lost)))
         voters = frozenset(member.id for member in view.members if member.status in COUNTED)
         key = (self._lost, voters)
         if key == self._key:
@@ -568,8 +573,12 @@ class DowningMachine:
         return self._view.by_id.get(self.self_id) if self._view is not None else None
 
     def _known(self) -> set[NodeId]:
-        """Ourselves, and who has answered since the last change."""
-        return self._contact.known_since(self._changed_at) | {self.self_id}
+        """Ourselves, and who has answered since the last change and is not down."""
+        assert self._view is not None
+        members = self._view.by_id
+        known = self._contact.known_since(self._changed_at)
+        alive = {n for n in known if n in members and members[n].status < Status.DOWN}
+        return alive | {self.self_id}
 
     def _unknown(self, known: Collection[NodeId]) -> frozenset[NodeId]:
         """Counted members that are neither unreachable nor known to be with us."""
@@ -701,20 +710,24 @@ class DowningMachine:
         if now >= self._arbiter_at:
             self._arbiter_at = math.inf
             self._arbiter_attempt += 1
-            self._arbiter_asked = True
+            self._arbiter_asked = self._arbiter_wanted = True
             self._out.append(AskArbiter(self._arbiter_attempt))
 
     def _leave_arbiter(self, now: float) -> None:
         """Nothing is unreachable any more: a lease that we hold is given back after a while."""
         self._arbiter_at = math.inf
         if not self._arbiter_held:
+            if self._arbiter_wanted:
+                self._arbiter_wanted = self._arbiter_asked = False
+                self._arbiter_attempt += 1  # what is answered yet comes too late
+                self._out.append(ReleaseArbiter())
             return
         assert isinstance(self.strategy, LeaseMajority)
         if self._release_at == math.inf:
             self._release_at = now + self.strategy.release_after_s
         if now >= self._release_at:
             self._release_at = math.inf
-            self._arbiter_held = False
+            self._arbiter_held = self._arbiter_wanted = False
             self._contact.arbiter_until = -math.inf
             self._contact.refresh(now)
             self._out.append(ReleaseArbiter())
@@ -790,7 +803,8 @@ class DowningMachine:
         return [
             member.id
             for member in self._view.members
-            if member.status in COUNTED
+            # One that is exiting counts no more here, but it does in the base.
+            if Status.UP <= member.status < Status.DOWN
             and member.id != self.self_id
             and (member.id not in self._lost or member.id in known)
         ]

@@ -224,7 +224,7 @@ class GossipMachine:
             self._convergence.deadline,
             self._gossip_at,
             self._leave_by,
-            self._vote_by,
+            self._vote_by if self._leave_by == math.inf else math.inf,
             self._blocked_at,
             self._settle_by,
         )
@@ -1022,7 +1022,11 @@ class GossipMachine:
             self._blocked_at = now + BLOCKED_REPEAT_S
             ground.publish(ConvergenceBlocked(self._convergence.undecided, self.explain(now)))
         if now >= self._leave_by:
-            ground.out.append(Exit(0, "left; the others did not acknowledge it in time"))
+            if self._must_stay_to_vote(now):
+                self._leave_by = min(now + ground.settings.leave_timeout_s, self._vote_by)
+            else:
+                why = "left; the others did not acknowledge it in time"
+                ground.out.append(Exit(0, why))
 
     def _superseded(self, tenant: NodeId, now: float) -> None:
         """A newcomer has the address of a member that does not answer: it cannot come back.
@@ -1079,7 +1083,8 @@ class GossipMachine:
             self._remember(now)
             self._settled = self._state()
             self._settle_by = self._next_settling()
-        if self._vote_by < math.inf and not self._must_stay_to_vote(now):
+        waits = self._vote_by < math.inf and self._leave_by == math.inf
+        if waits and not self._must_stay_to_vote(now):
             self._vote_by = math.inf
             self._announce_leave(now)
         if ground.urgent:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from downing.events import AskArbiter, ReleaseArbiter, SetContact
+from downing.events import AskArbiter, ReleaseArbiter, SetContact, WatchArbiter
 from gossip.effects import Paused, Publish, Send
 from gossip.events import (
     CloseLinks,
@@ -97,6 +97,9 @@ class Arbiter(Protocol):
     def ask(self, effect: AskArbiter) -> None:
         """Acquire it."""
 
+    def watch(self, effect: WatchArbiter) -> None:
+        """Look who holds it, before it is asked."""
+
     def release(self, effect: ReleaseArbiter) -> None:
         """Give it back."""
 
@@ -169,6 +172,7 @@ class Daemon:
             Exit: lambda effect: self._exited(effect),
             SetContact: lambda effect: set_contact(effect.until),
             AskArbiter: arbiter.ask,
+            WatchArbiter: arbiter.watch,
             ReleaseArbiter: arbiter.release,
             StartInstance: host.start_instance,
             StopInstance: host.stop_instance,

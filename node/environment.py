@@ -11,12 +11,15 @@ import random
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gossip.events import DialOutcome as DialOutcome
 from gossip.membership import NodeId
 from node.names import Names
 from node.streams import Piece, Streams
+
+if TYPE_CHECKING:
+    from lease import LeaseStore
 
 
 class Lane(enum.Enum):
@@ -248,6 +251,13 @@ class StateStore(Protocol):
         """Replace what is remembered. Never raises: a failure is logged."""
 
 
+def open_store(url: str) -> LeaseStore:
+    """The lease store that `url` names. Raises ValueError, listing what there is."""
+    from lease import from_url  # most nodes need none
+
+    return from_url(url)
+
+
 @dataclass(slots=True)
 class Environment:
     """Everything a node may touch. `clock` is CLOCK_BOOTTIME seconds (simulated: virtual)."""
@@ -259,3 +269,4 @@ class Environment:
     state: StateStore
     host: HostFacts
     wall_clock: Callable[[], float] = time.time  # seconds since 1970, only ever shown to people
+    open_store: Callable[[str], LeaseStore] = open_store  # by its URL

@@ -240,7 +240,14 @@ class ActorSystem:
         runtime = self._runtime = self._make_runtime(loop, environment, self_id)
         if strategy is not None:
             runtime.gate.extend(-math.inf)
-        arbiter = self._arbiter = LeaseArbiter(settings.lease, loop, environment)
+        arbiter = self._arbiter = LeaseArbiter(
+            settings.lease,
+            cluster_name=settings.cluster_name,
+            self_id=self_id,
+            ttl_s=settings.downing_settings().down_after_s,
+            loop=loop,
+            environment=environment,
+        )
         proxies = self._proxies = SingletonProxies(runtime)
         host = SingletonHost(runtime, proxies)
         self._daemon = Daemon(

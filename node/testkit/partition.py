@@ -16,6 +16,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from gossip.membership import MembershipView, Status
 from node.actor import Actor, on
@@ -66,7 +67,7 @@ class _Order:
 class Customer(Actor):
     """Sends the singleton work. toils: also of the kind that goes on for a while."""
 
-    def __init__(self, subject: ActorRef[Subject], every_s: float, toils: bool) -> None:
+    def __init__(self, subject: ActorRef[Any], every_s: float, toils: bool) -> None:
         self._subject = subject
         self._toils = toils
         self._every_s = every_s
@@ -216,9 +217,9 @@ class PartitionWorld(World):
     def _watch(self) -> None:
         """After each step of the world: what happens only now and then is to be covered."""
         for node in self.nodes:
-            if node.ended is not None and node.ended.exit_code == 10 and node.running:
-                if not self._decided_at or self.now - self._decided_at[-1] > NEAR_S:
-                    self._decided_at.append(self.now)
+            ends = node.running and node.ended is not None and node.ended.exit_code == 10
+            if ends and (not self._decided_at or self.now - self._decided_at[-1] > NEAR_S):
+                self._decided_at.append(self.now)
 
     # helpers of the kinds
 
