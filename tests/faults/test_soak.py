@@ -17,7 +17,20 @@ from typing import Any
 
 import pytest
 
-from node import Actor, ActorRef, Ask, Settings, Stop, TenureError, Terminated, message, on
+from node import (
+    Actor,
+    ActorRef,
+    Ask,
+    Restart,
+    Settings,
+    Stop,
+    TenureError,
+    Terminated,
+    message,
+    on,
+    wire,
+)
+from node.schema import schema_of
 from node.testkit import World
 from tests.conftest import HowMany
 
@@ -208,12 +221,16 @@ def run_traffic(world: World, *, s: float) -> Traffic:
 def test_random_traffic_leaves_nothing_behind(how_many: HowMany) -> None:
     """The second round, as long as it may be, adds nothing to what the first one left."""
     s = float(how_many(short=600, long=6 * 3600))
+    for message_type in wire.TAGS.values():
+        schema_of(message_type)  # compiled when one first travels, which may be hours from now
     settings = Settings(stop_timeout_s=1.0)
     with World(5, NODES, settings=settings, into_cut="lost", trace_lines=10) as world:
         world.until_all_up()
         for node in NODES.split():
             for name in WORKERS:
-                world.spawn(Worker, name=name, node=node)
+                # In hours it happens that one fails more often than a minute allows by default.
+                often = Restart(retries=1_000)
+                world.spawn(Worker, name=name, node=node, supervision=often)
         settled(world, run_traffic(world, s=300.0))
         before, blocks_before = settled(world, run_traffic(world, s=300.0))
         traffic = run_traffic(world, s=s)
