@@ -601,6 +601,19 @@ class DowningMachine:
             self_id=self.self_id,
         )
 
+    def _ask_strategy(self, lost: frozenset[NodeId]) -> Proposal:
+        """What the strategy says; what members noted before they were lost themselves never takes
+        along more than that."""
+        assert self.strategy is not None
+        partition = self._partition(lost)
+        proposal = self.strategy.decide(partition)
+        without = partition.without_last_words(self._known())
+        if without is partition:
+            return proposal
+        milder = self.strategy.decide(without)
+        takes_less = set(milder.downed) < set(proposal.downed)
+        return milder if takes_less and self.self_id not in milder.downed else proposal
+
     def _decide(self, now: float) -> None:
         """Do we win, do we lose, or do we have to wait?"""
         if not self._lost:
@@ -611,10 +624,10 @@ class DowningMachine:
         assert self.strategy is not None
         known = self._known()
         unknown = self._unknown(known)
-        proposal = self.strategy.decide(self._partition(self._lost))
+        proposal = self._ask_strategy(self._lost)
         careful = proposal
         if unknown:
-            careful = self.strategy.decide(self._partition(self._lost | unknown))
+            careful = self._ask_strategy(self._lost | unknown)
         by_lease = proposal.kind.asks_lease
         has_base = self._contact.base is not None
         joint = by_lease or not has_base or self._survives_in_base(known)

@@ -95,6 +95,41 @@ class PartitionView:
         unreachable = frozenset(subject for _, subject in records) - {self.self_id}
         return replace(self, records=records, unreachable=unreachable)
 
+    def without_last_words(self, heard: Collection[NodeId]) -> PartitionView:
+        """The view without what members noted before they were lost themselves.
+
+        Of two that crash one after the other the second has often accused the first: it would be
+        taken for one that is accused and accuses, whose links fail while it is heard. Left out is
+        what somebody unreachable and unheard says of a member that others accuse as well, unless
+        it is part of a circle of accusations, which no crash leaves behind.
+        """
+        silent = self.unreachable - frozenset(heard) - self.seen_by
+        if not silent:
+            return self
+        accused = {subject for observer, subject in self.records if observer not in silent}
+        return replace(
+            self,
+            records=tuple(
+                (observer, subject)
+                for observer, subject in self.records
+                if observer not in silent
+                or subject not in accused
+                or subject not in self.downable
+                or self._leads_back(subject, observer)
+            ),
+        )
+
+    def _leads_back(self, start: NodeId, goal: NodeId) -> bool:
+        """True when accusations lead from one member to the other."""
+        seen, ahead = {start}, [start]
+        while ahead:
+            node = ahead.pop()
+            for observer, subject in self.records:
+                if observer == node and subject not in seen:
+                    seen.add(subject)
+                    ahead.append(subject)
+        return goal in seen
+
     @cached_property
     def _in_a_ring(self) -> frozenset[NodeId]:
         observers = frozenset(observer for observer, _ in self.records)

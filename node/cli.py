@@ -53,6 +53,8 @@ LEFT_OVER_TIMEOUT_S = 1.0
 LOOPS = ("auto", "uvloop", "asyncio")
 
 KEYGEN = "keygen"
+SIMULATE = "simulate"
+SIMULATE_TEXT = "random faults of a whole cluster in virtual time, judged from outside"
 KEYGEN_TEXT = "make the keys of a node, for --keys"
 
 # Setting → (how its value is written, what it means). One line per flag of `--help`.
@@ -131,6 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(arguments[0], arguments[1:], os.environ)
     if arguments and arguments[0] == KEYGEN:
         return make_keys(arguments[1:])
+    if arguments and arguments[0] == SIMULATE:
+        from node.testkit.simulate import main as simulate  # no member needs it
+
+        return simulate(arguments[1:])
     if arguments and not arguments[0].startswith("-"):
         return _unknown_command(arguments[0])
     parsed, unknown = _member_parser().parse_known_args(arguments)
@@ -497,7 +503,11 @@ def _settle_memory() -> None:
 
 
 def _member_parser() -> argparse.ArgumentParser:
-    texts = {**{name: text for name, (_, text) in COMMANDS.items()}, KEYGEN: KEYGEN_TEXT}
+    texts = {
+        **{name: text for name, (_, text) in COMMANDS.items()},
+        KEYGEN: KEYGEN_TEXT,
+        SIMULATE: SIMULATE_TEXT,
+    }
     commands = "\n".join(f"  {name:<9} {text}" for name, text in texts.items())
     parser = Parser(
         prog="python -m node",
@@ -537,7 +547,7 @@ def _member_parser() -> argparse.ArgumentParser:
 
 
 def _unknown_command(word: str) -> int:
-    known = [*COMMANDS, KEYGEN]
+    known = [*COMMANDS, KEYGEN, SIMULATE]
     guess = nearest(word, known)
     mend = f"did you mean {guess}?" if guess else f"commands are {', '.join(known)}"
     return _say(f"{word!r} is no command: {mend}", WRONG_USAGE)

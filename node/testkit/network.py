@@ -46,6 +46,7 @@ class Path:
     duplicate: float = 0.0
     reorder: bool = False
     cut_at: float = math.inf
+    is_severed: bool = False  # what was on its way when it was cut goes into the cut as well
     links: dict[Link, None] = field(default_factory=dict)
     dialling: dict[Link, None] = field(default_factory=dict)
     held: list[tuple[Link, bytes]] = field(default_factory=list)
@@ -127,9 +128,10 @@ class SimNetwork:
 
     # -- faults
 
-    def cut(self, source: str, target: str) -> None:
-        """Let nothing pass on links that `source` dials to `target`."""
+    def cut(self, source: str, target: str, *, severed: bool = False) -> None:
+        """Let nothing pass on links that `source` dials to `target`; `severed`: nor arrive."""
         path = self.path(source, target)
+        path.is_severed = severed
         if not path.is_cut:
             path.cut_at = self.timeline.now
             self._after_heartbeat(self._lose_cut_links, path, path.cut_at)
@@ -140,6 +142,7 @@ class SimNetwork:
         if not path.is_cut:
             return
         path.cut_at = math.inf
+        path.is_severed = False
         for link in path.links:
             link.unacked_since = math.inf
         held, path.held = path.held, []
@@ -254,16 +257,19 @@ class SimNetwork:
         link.flying += len(frame)
         path = link.path
         if path.is_cut:
-            self._not_acknowledged(link)
-            if self.into_cut == "held":
-                self.note(link, "held", frame)
-                path.held.append((link, frame))
-            else:
-                self._lose(link, frame)
-                self._break(link)
+            self._into_cut(link, frame)
             return
         self.note(link, "send", frame)
         self._launch(link, frame)
+
+    def _into_cut(self, link: Link, frame: bytes) -> None:
+        self._not_acknowledged(link)
+        if self.into_cut == "held":
+            self.note(link, "held", frame)
+            link.path.held.append((link, frame))
+        else:
+            self._lose(link, frame)
+            self._break(link)
 
     def _launch(self, link: Link, frame: bytes) -> None:
         path, random_ = link.path, self._rng.random
@@ -310,7 +316,9 @@ class SimNetwork:
     def _arrive(self, link: Link, frame: bytes) -> None:
         target = link.target
         assert target is not None
-        if target.ended:
+        if link.path.is_severed:
+            self._into_cut(link, frame)
+        elif target.ended:
             self._lose(link, frame)
             if not target.place.powered:
                 self._not_acknowledged(link)

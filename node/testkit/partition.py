@@ -146,6 +146,12 @@ class PartitionWorld(World):
         self.shape(delay_s=dice.choice([(0.0005, 0.005), (0.0002, 0.001), (0.005, 0.05)]))
         self.until_all_up(within_s=ALL_UP_WITHIN_S)
         self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
+        self.run_for(s=1.0)
+        if dice.random() < 0.4:
+            # The lowest address leads; the oldest hosts. Often they are not one.
+            self.restart(self.core[0], after_s=dice.random())
+            self.until_all_up(within_s=ALL_UP_WITHIN_S)
+            self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
         self.run_for(s=1.0 + 3.0 * dice.random())
         self.every(0.5, self._supervise)
         self.timeline.watchers.append(self._watch)
@@ -216,6 +222,11 @@ class PartitionWorld(World):
 
     def _watch(self) -> None:
         """After each step of the world: what happens only now and then is to be covered."""
+        if "suspension" not in self.told.covered:
+            for instance in self.log.running(SUBJECT):
+                gate = self[instance.node].system.runtime.gate
+                if not self[instance.node].paused and not gate.is_open_now:
+                    self.told.covered.add("suspension")
         for node in self.nodes:
             ends = node.running and node.ended is not None and node.ended.exit_code == 10
             if ends and (not self._decided_at or self.now - self._decided_at[-1] > NEAR_S):
@@ -399,21 +410,22 @@ class PartitionWorld(World):
         leader = self.leader
         leaver = self.dice.choice(self._others(leader))
         self._leave(leaver)
-        view = self[leader].view
-        moved = Status.EXITING if self.dice.random() < 0.7 else Status.LEAVING
+        moved = Status.EXITING if self.dice.random() < 0.8 else Status.LEAVING
 
         def has_moved() -> bool:
             view = self[leader].view
             found = [] if view is None else [m.status for m in view.members if m.name == leaver]
             return not found or found[0] >= moved
 
-        if view is not None:
-            self.timeline.run(self.now + 2.0, has_moved)
-        side = [leader] if self.dice.random() < 0.6 else [leader, self.dice.choice(self._others())]
-        if self.dice.random() < 0.5:
-            self._pause(leader, 2.0 * self.dice.random())
-        self._split(list(dict.fromkeys(side)))
-        self._wait(12.0, 40.0)
+        self.timeline.run(self.now + 2.0, has_moved)
+        rest = [name for name in (*self.core, *self.spare) if name != leader]
+        side = [leader]
+        if self.dice.random() < 0.3:
+            side.append(self.dice.choice(self._others(leader)))
+        self.cut(side, from_=[name for name in rest if name not in side], severed=True)
+        if self.host in side and 2 * len(side) < len(self.core):
+            self.told.covered.add("minority host")
+        self._wait(12.0, 45.0)
 
     def _do_order(self) -> None:
         """An operator wants a reachable member down."""

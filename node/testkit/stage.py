@@ -391,15 +391,18 @@ class Stage:
         *,
         from_: Where | Iterable[Where] | None = None,
         to: Where | Iterable[Where] | None = None,
+        severed: bool = False,
     ) -> None:
         """Cut these nodes off `from_` others (default: all others), in both directions.
+
+        severed: what is on its way at this instant does not arrive either.
 
         With `to` instead, one way: what these nodes dial or send to those does not arrive, while
         links in the other direction live on, as behind a firewall.
         """
         for source, target in self._pairs(where, from_, to):
             self._note(source, "cut", target.name)
-            self.network.cut(source.name, target.name)
+            self.network.cut(source.name, target.name, severed=severed)
 
     def heal(
         self,

@@ -1,0 +1,192 @@
+"""`python -m node simulate`: many random runs of a cluster in virtual time, and what they found.
+
+Decides how seeds are spread over processes, what is reported, and the exit code: 0 when nothing was
+found (or a planted fault was), 1 otherwise. Does not decide what a run is: that is
+`node.testkit.partition`.
+Called by the command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import logging
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from node.errors import SettingsError
+from node.settings import Settings
+from node.testkit.partition import Run, run_partition
+from node.testkit.sabotage import SABOTAGES, sabotage
+
+FOUND = 1
+COVERED = (
+    "takeover", "suspension", "heal near a decision", "minority host", "restart", "one-way",
+    "relay", "pause", "leave", "join", "order",
+)  # fmt: skip
+COVERED_SHARE_MIN = 0.02
+VIOLATIONS_SHOWN_MAX = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Its flags."""
+    parser.add_argument(
+        "--scenario", choices=("partition",), default="partition", help="what happens (partition)"
+    )
+    parser.add_argument("--nodes", type=_count, metavar="N", help="members (3 to 7, by the seed)")
+    parser.add_argument(
+        "--downing",
+        default="keep-majority",
+        metavar="STRATEGY",
+        help="as of a member (keep-majority)",
+    )
+    parser.add_argument("--preset", default="lan", help="timings, as of a member (lan)")
+    parser.add_argument("--seeds", type=_count, default=100, metavar="K", help="so many runs (100)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (0)")
+    parser.add_argument(
+        "--sabotage",
+        choices=tuple(SABOTAGES),
+        metavar="NAME",
+        help="take a rule out, which must be found: "
+        + "; ".join(f"{name}: {text}" for name, (text, _) in SABOTAGES.items()),
+    )
+    parser.add_argument("--jobs", type=_count, metavar="J", help="processes (one for each core)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
+
+
+def _count(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not 0 < value <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return value
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; returns the exit code. argparse exits with 2 by itself."""
+    parser = argparse.ArgumentParser(
+        prog="python -m node simulate",
+        description="Random faults in virtual time: two acting at once, or no one view in the end, "
+        "is a violation. The same seed gives the same run.",
+        allow_abbrev=False,
+    )
+    add_arguments(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        settings = Settings(downing=arguments.downing, preset=arguments.preset)
+    except SettingsError as error:
+        print(f"tenure: {error}", file=sys.stderr)
+        return 2
+    begun = time.monotonic()
+    runs = run_all(
+        settings,
+        range(arguments.first, arguments.first + arguments.seeds),
+        nodes=arguments.nodes,
+        planted=arguments.sabotage,
+        jobs=arguments.jobs or os.cpu_count() or 1,
+    )
+    result = summary(runs, arguments, time.monotonic() - begun)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    _show(runs, result)
+    found = result["violations"] > 0
+    return 0 if found is (arguments.sabotage is not None) else FOUND
+
+
+def run_all(
+    settings: Settings, seeds: Iterable[int], *, nodes: int | None, planted: str | None, jobs: int
+) -> list[Run]:
+    """All runs, by seed; with a planted fault it ends soon after the first run that found it."""
+    work = functools.partial(_run_one, settings=settings, nodes=nodes, planted=planted)
+    runs: list[Run] = []
+    if jobs <= 1:
+        for seed in seeds:
+            runs.append(work(seed))
+            if planted is not None and runs[-1].violations:
+                break
+        return runs
+    # Forked children would share locks that a thread may hold just now.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for run in pool.imap(work, seeds, chunksize=1 if planted else 8):
+            runs.append(run)
+            if planted is not None and run.violations:
+                pool.terminate()
+                break
+    return sorted(runs, key=lambda run: run.seed)
+
+
+def _run_one(seed: int, *, settings: Settings, nodes: int | None, planted: str | None) -> Run:
+    logging.disable(logging.CRITICAL)  # what the simulated nodes say is no news here
+    try:
+        if planted is None:
+            return run_partition(seed, settings, nodes)
+        with sabotage(planted):
+            return run_partition(seed, settings, nodes)
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -> dict[str, Any]:
+    """What was run and found, as one object for a person, a plot and a check alike."""
+    bad = [run for run in runs if run.violations]
+    covered = Counter(what for run in runs for what in run.covered)
+    takeovers = [at_s for run in runs for at_s in run.takeovers_s[:1]]
+    result: dict[str, Any] = {
+        "scenario": arguments.scenario,
+        "settings": {
+            "nodes": arguments.nodes or "3 to 7",
+            "downing": arguments.downing,
+            "preset": arguments.preset,
+            "first_seed": arguments.first,
+            "sabotage": arguments.sabotage,
+        },
+        "runs": len(runs),
+        "violations": len(bad),
+        "first_bad_seed": min((run.seed for run in bad), default=None),
+        "found": [
+            {"seed": run.seed, "kind": run.kind, "nodes": run.nodes, "what": run.violations}
+            for run in bad[:VIOLATIONS_SHOWN_MAX]
+        ],
+        "empty": sum(run.is_empty for run in runs),
+        "takeover_median_s": statistics.median(takeovers) if takeovers else None,
+        "kinds": dict(sorted(Counter(run.kind for run in runs).items())),
+        "took_s": round(took_s, 1),
+    }
+    for what in COVERED:
+        result[f"coverage_{what.replace(' ', '_').replace('-', '_')}"] = (
+            covered[what] / len(runs) if runs else 0.0
+        )
+    return result
+
+
+def _show(runs: Sequence[Run], result: dict[str, Any]) -> None:
+    settings = result["settings"]
+    planted = f", sabotage {settings['sabotage']}" if settings["sabotage"] else ""
+    print(
+        f"{result['scenario']}: {result['runs']} runs of {settings['nodes']} members, "
+        f"{settings['downing']}, preset {settings['preset']}{planted}: {result['violations']} with "
+        f"a violation, {result['empty']} ended empty, in {result['took_s']:.0f} s"
+    )
+    for found in result["found"]:
+        print(f"  seed {found['seed']} ({found['kind']}, {found['nodes']} members): "
+              f"{'; '.join(found['what'])}")  # fmt: skip
+    shares = [
+        f"{key.removeprefix('coverage_').replace('_', ' ')} {value:.0%}"
+        for key, value in result.items()
+        if key.startswith("coverage_")
+    ]
+    print(f"  covered: {', '.join(shares)}")
+    if settings["sabotage"] is None and len(runs) >= 1 / COVERED_SHARE_MIN:
+        for key, value in result.items():
+            if key.startswith("coverage_") and value < COVERED_SHARE_MIN:
+                print(f"  hardly covered: {key.removeprefix('coverage_')}")
+    if settings["sabotage"] is not None:
+        seed = result["first_bad_seed"]
+        print("  the planted fault was NOT found" if seed is None else f"  found by seed {seed}")
