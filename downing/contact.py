@@ -93,10 +93,10 @@ class Contact:
             self._next_at = min(self._next_at, max(now, last + HURRY_GAP_S))
 
     def view_changed(self, view: MembershipView, now: float) -> None:
-        """Another view; a converged one is the new base."""
+        """Another view; one that all have agreed on is the new base."""
         before = self._view
         self._view = view
-        if view.converged:
+        if view.agreed:
             self.take_base()
         if before is not None and before.members == view.members:
             return

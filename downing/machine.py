@@ -255,7 +255,7 @@ class DowningMachine:
 
     def _doubt(self, view: MembershipView) -> None:
         assert self.strategy is not None
-        doubts = tuple(warnings(self.strategy, view.members)) if view.converged else self._warned
+        doubts = tuple(warnings(self.strategy, view.members)) if view.agreed else self._warned
         if doubts != self._warned:
             self._warned = doubts
             self._out.append(Publish(DowningDoubted(doubts)))

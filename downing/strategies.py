@@ -13,7 +13,6 @@ agreed electorate, and any two sets that survive in it share a member.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 import math
 from abc import ABC, abstractmethod
@@ -424,8 +423,8 @@ def parse(text: str) -> Strategy | None:
         return None
     if name not in STRATEGIES:
         known = ["none", *STRATEGIES]
-        near = difflib.get_close_matches(name.replace("_", "-"), known, n=1, cutoff=0.5)
-        mend = f"did you mean {near[0]!r}? " if near else ""
+        near = _nearest(name.replace("_", "-"), known)
+        mend = f"did you mean {near!r}? " if near else ""
         raise ValueError(f"{name!r} is no downing strategy: {mend}It is one of {', '.join(known)}")
     kind = STRATEGIES[name]
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -626,10 +625,16 @@ def _check_role(role: str) -> None:
 def _unknown_parameter(key: str, known: list[str]) -> str:
     if not known:
         return f"it has no parameters, so {key!r} is none: leave it out"
-    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1, cutoff=0.5)
-    mend = f"did you mean {near[0]!r}? " if near else ""
+    near = _nearest(key.replace("-", "_"), known)
+    mend = f"did you mean {near!r}? " if near else ""
     allowed = ", ".join(f"{name}={_FORMS[name]}" for name in known)
     return f"{key!r} is no parameter: {mend}Allowed are {allowed}"
+
+
+def _nearest(word: str, known: list[str]) -> str | None:
+    import difflib  # only a mistake pays for it
+
+    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.5)), None)
 
 
 def _text(value: object) -> str:

@@ -63,6 +63,7 @@ from gossip.membership import (
 from gossip.messages import (
     JOIN_MESSAGES,
     Ack,
+    Agreed,
     Dissolve,
     Gossip,
     Head,
@@ -154,6 +155,7 @@ class GossipMachine:
         self._left_at: dict[str, float] = {}  # addresses that left in order, and are remembered yet
         self._ended = False
         self._doomed: frozenset[NodeId] = frozenset()  # as a strategy's side has promised
+        self._agreed_digest = 0  # of the members that all held when the leader last said so
         self._handlers: dict[type, Callable[..., None]] = {
             PeerFrame: self._peer_frame,
             LinkLost: lambda event, now: self._evidence.link_lost(event.peer, now),
@@ -177,6 +179,7 @@ class GossipMachine:
             Notice: self._noticed,
             ViewSeen: lambda sender, message, now: None,
             ViewSeenAck: self._view_seen_acked,
+            Agreed: self._told_agreed,
             SyncOffer: self._sync_offered,
             SyncReply: self._sync_replied,
             JoinRequest: self._admission.requested,
@@ -988,6 +991,23 @@ class GossipMachine:
             return
         self._convergence.acked(message.counter)
 
+    def _told_agreed(self, sender: NodeId, message: Agreed, now: float) -> None:
+        if sender != self._leader:
+            self._count("agreed-by-one-that-does-not-lead")
+        elif message.members_digest == self._ground.table.members_digest:
+            self._agreed_digest = message.members_digest
+
+    def _note_agreed(self) -> None:
+        """We lead, and everybody has reported our very view: tell it to all who count."""
+        ground = self._ground
+        digest = ground.table.members_digest
+        if not ground.settings.downing or self._agreed_digest == digest or not self._may_lead():
+            return
+        if self._convergence.is_complete and ground.is_sure:
+            self._agreed_digest = digest
+            for peer in ground.reachable_peers():
+                ground.send(peer, Agreed(digest))
+
     def _sync_offered(self, sender: NodeId, message: SyncOffer, now: float) -> None:
         table = self._ground.table
         if message.floor > table.floor and self._authority.vet_floor(sender, message.floor):
@@ -1078,6 +1098,7 @@ class GossipMachine:
                     break
             else:
                 raise AssertionError("leader actions do not come to rest")
+            self._note_agreed()
             self._publish_view()
             self._note_blocked(now)
             self._remember(now)
@@ -1108,7 +1129,8 @@ class GossipMachine:
         """Everything that settling depends on but time: while it stands there is nothing to do."""
         ground = self._ground
         return (
-            ground.table.version, self._prober.version, self._convergence.version, ground.is_sure
+            ground.table.version, self._prober.version, self._convergence.version, ground.is_sure,
+            self._agreed_digest,
         )  # fmt: skip
 
     def _look_again(self, now: float) -> None:
@@ -1234,7 +1256,7 @@ class GossipMachine:
         unresponsive = self._prober.unresponsive & suspects
         key = (
             table.version, ground.unreachable, suspects, unresponsive, self._leader, converged,
-            convergence.undecided,
+            convergence.undecided, self._agreed_digest == table.members_digest,
         )  # fmt: skip
         if key == self._view_key:
             return
@@ -1254,6 +1276,7 @@ class GossipMachine:
             version=self._view_version,
             records=self._standing_records(),
             members_digest=table.members_digest,
+            agreed=self._agreed_digest == table.members_digest,
         )
         ground.publish(self._view)
 

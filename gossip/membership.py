@@ -136,7 +136,8 @@ class MembershipView:
     as they are still remembered. `converged` is what this node
     knows: exact on the leader, on others true when the leader acknowledged the present view.
     `records` are the (observer, subject) pairs that make members unreachable, sorted;
-    `members_digest` tells one roster from another (`gossip.digest`).
+    `members_digest` tells one roster from another (`gossip.digest`). `agreed` is stricter than
+    `converged`: the leader has said that every member that counts holds these members.
     """
 
     self_id: NodeId
@@ -152,6 +153,7 @@ class MembershipView:
     version: int = 0
     records: tuple[tuple[NodeId, NodeId], ...] = ()
     members_digest: int = 0
+    agreed: bool = False
 
     @cached_property
     def by_id(self) -> dict[NodeId, Member]:

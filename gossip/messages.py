@@ -98,6 +98,14 @@ class ViewSeenAck:
 
 
 @dataclass(frozen=True, slots=True)
+class Agreed:
+    """From the leader, where a strategy decides about the unreachable: every member that counts
+    holds the members of this digest."""
+
+    members_digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class SyncOffer:
     """What I hold: (id, item hash) of members, the same of tombstones, versions of records."""
 

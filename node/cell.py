@@ -444,11 +444,11 @@ class Cell:
     def _work(self) -> Coroutine[Any, Any, object] | None:
         """Handle up to `BATCH` messages, fewer when the time of this turn of the loop is up; return
         the first coroutine met, which `_run` drives."""
-        mailbox = self.mailbox
+        mailbox, gated = self.mailbox, self._gated
         actor = self.actor
         left = BATCH
         while True:
-            if self._gated is not None and not self._may_begin(self._gated):
+            if gated is not None and not self._may_begin(gated):
                 return None
             pace = self._pace
             for _ in range(pace if pace < left else left):
@@ -585,7 +585,10 @@ class Cell:
                 if type(result) is Failed:
                     self._handler_failed(result.error)
                 elif self._asker is not None:
-                    self.reply(result)
+                    if gated is None:
+                        self.answer(result)
+                    else:
+                        self.reply(result)
                 if self.state is not State.RUNNING:
                     break
                 count += 1
@@ -924,15 +927,15 @@ class Cell:
         self._is_to_restart = False
         self.become(None)
         gated = self._gated
-        if gated is not None:
-            gated.is_exempt, gated.losses = False, 0
-        may_act = self._may_act
+        may_act = gated is None or gated.authority.held
         if self._stop_reason is not None and not (may_act and self._has_messages()):
             self._begin_stop(self._stop_reason)
             return
-        if gated is not None and not may_act:
-            self._hold(gated, self.start)
-            return
+        if gated is not None:
+            gated.is_exempt, gated.losses = False, 0
+            if not may_act:
+                self._hold(gated, self.start)
+                return
         self.state = State.STARTING
         try:
             # As `cls(*args)`, with the context in place before the constructor runs.
@@ -943,7 +946,7 @@ class Cell:
             self._fail(error, None)
             return
         self.actor = actor
-        if not self._may_act:
+        if gated is not None and not gated.authority.held:
             self._start_lost()
             return
         self._hook(actor.pre_start, self._started)

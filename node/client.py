@@ -1,4 +1,4 @@
-"""The commands that talk to a running member over HTTP: status, members, leave.
+"""The commands that talk to a running member over HTTP: status, members, leave, down.
 
 Decides what is printed and the exit code: 0, 1 the node says no, 2 usage, 69 not reachable.
 Called by `node.cli`. Loads no aiohttp; http.client and rich only where they are used.
@@ -22,6 +22,8 @@ NOT_REACHABLE = 69
 INTERRUPTED = 130
 
 TIMEOUT_S = 5.0
+DOWN_TIMEOUT_S = 30.0
+ANSWER_S = 5.0  # after the time given for an order, until the member has said how it ended
 TIMEOUT_MAX_S = 86_400.0
 RETRY_S = 0.05
 
@@ -92,14 +94,20 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
         metavar="HOST:PORT",
         help="where the member serves HTTP (or environment variable TENURE_HTTP)",
     )
+    waits = "wait so long for its answer, and for it to start"
+    timeout_s = TIMEOUT_S
+    if name == DOWN:
+        parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the member to down")
+        waits = "wait so long until it is down"
+        timeout_s = DOWN_TIMEOUT_S
     parser.add_argument(
         "--timeout-s",
         type=_timeout,
-        default=TIMEOUT_S,
+        default=timeout_s,
         metavar="S",
-        help=f"wait so long for its answer, and for it to start ({TIMEOUT_S:g})",
+        help=f"{waits} ({timeout_s:g})",
     )
-    if name == "leave":
+    if name in ORDERS:
         parser.add_argument(
             "--token-file", metavar="FILE", help="the token of the member, if it wants one"
         )
@@ -129,23 +137,39 @@ class Connection:
         self._port = port
         self._timeout_s = timeout_s
 
-    def ask(self, method: str, path: str, headers: dict[str, str] | None = None) -> Any:
-        """The JSON of the answer. Raises `NotReachableError`, `StrangerError` or `RefusedError`."""
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str] | None = None,
+        *,
+        body: object = None,
+        answer_s: float = 0.0,
+    ) -> Any:
+        """The JSON of the answer. Raises `NotReachableError`, `StrangerError` or `RefusedError`.
+
+        body: sent as JSON, None for none. answer_s: so much more time for the answer alone.
+        """
         until = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._ask_once(method, path, headers or {})
+                return self._ask_once(method, path, headers or {}, body, answer_s)
             except ConnectionRefusedError as error:
                 if time.monotonic() + RETRY_S > until:
                     raise NotReachableError(str(error)) from error
                 time.sleep(RETRY_S)
 
-    def _ask_once(self, method: str, path: str, headers: dict[str, str]) -> Any:
+    def _ask_once(
+        self, method: str, path: str, headers: dict[str, str], body: object, answer_s: float
+    ) -> Any:
         import http.client  # a member that starts never needs it
 
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+        connection = http.client.HTTPConnection(
+            self._host, self._port, timeout=self._timeout_s + answer_s
+        )
         try:
-            connection.request(method, path, headers=headers)
+            sent = None if body is None else json.dumps(body)
+            connection.request(method, path, sent, headers)
             response = connection.getresponse()
             answer = response.read()
         except ConnectionRefusedError:
@@ -197,14 +221,30 @@ def _members(arguments: argparse.Namespace, member: Connection) -> int:
 
 
 def _leave(arguments: argparse.Namespace, member: Connection) -> int:
-    headers = {}
-    if arguments.token_file is not None:
-        from node.management import read_token
-
-        headers["Authorization"] = f"Bearer {read_token('--token-file', arguments.token_file)}"
-    member.ask("POST", "/cluster/leave", headers)
+    member.ask("POST", "/cluster/leave", _authorization(arguments))
     print("the member hands over, leaves and ends")
     return 0
+
+
+def _down(arguments: argparse.Namespace, member: Connection) -> int:
+    address = arguments.address
+    parse_address("ADDRESS", address)
+    order = {"address": address, "timeout_s": arguments.timeout_s}
+    answer = member.ask(
+        "POST", "/cluster/down", _authorization(arguments), body=order, answer_s=ANSWER_S
+    )
+    ends_itself = isinstance(answer, dict) and answer.get("ending")
+    print(f"{address} ends" if ends_itself else f"{address} is down")
+    return 0
+
+
+def _authorization(arguments: argparse.Namespace) -> dict[str, str]:
+    """The header that gives the token, if there is one."""
+    if arguments.token_file is None:
+        return {}
+    from node.management import read_token
+
+    return {"Authorization": f"Bearer {read_token('--token-file', arguments.token_file)}"}
 
 
 def _reachable(row: dict[str, Any]) -> tuple[str, str]:
@@ -240,6 +280,8 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
     console.print(members)
     for link in cluster["links"]:
         console.print(Text(f"{link['observer']} does not reach {link['subject']}", "yellow"))
+    for line, colour in _downing_lines(cluster):
+        console.print(Text(line, colour))
     if singletons:
         table = Table(title="singletons", title_justify="left", title_style="bold")
         for heading in ("name", "host", "here", "started", "why"):
@@ -255,6 +297,27 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
         console.print(table)
     if not cluster["converged"]:
         console.print(Text(cluster["explain"], "yellow"))
+
+
+def _downing_lines(cluster: dict[str, Any]) -> list[tuple[str, str]]:
+    """What `status` says of downing, each line with its colour; nothing of an older version."""
+    downing = cluster.get("downing")
+    if not isinstance(downing, dict):
+        return []
+    verdict, decides_in_s = downing.get("verdict"), downing.get("decides_in_s")
+    words = [f"downing {downing.get('strategy')}"]
+    if verdict:
+        words.append(str(verdict))
+    if decides_in_s:
+        words.append(f"decides in {decides_in_s:.1f} s")
+    line = f"{', '.join(words)}: {downing.get('explain', '')}"
+    lines = [(line, "yellow" if verdict or downing.get("doomed") else "dim")]
+    contact = downing.get("contact")
+    if contact and contact["asked"]:
+        lost = not contact["held"]
+        line = f"contact {'lost' if lost else 'held'}: {contact['explain']}"
+        lines.append((line, "bold red" if lost else "dim"))
+    return lines + [(f"warning: {warning}", "yellow") for warning in downing.get("warnings", ())]
 
 
 def _title(cluster: dict[str, Any]) -> str:
@@ -273,8 +336,12 @@ def _marks(cluster: dict[str, Any], row: dict[str, Any]) -> list[str]:
     return [mark for mark, holds in marks.items() if holds]
 
 
+DOWN = "down"
+ORDERS = ("leave", DOWN)  # they may need a token
+
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Connection], int], str]] = {
     "status": (_status, "show members and singletons as one member sees them"),
     "members": (_members, "list the members, one line each"),
     "leave": (_leave, "ask a member to hand over, leave and end"),
+    DOWN: (_down, "let a member down another one for good, dead or alive"),
 }

@@ -34,6 +34,7 @@ from singleton.events import (
     StartRequested,
     StopRequested,
 )
+from singleton.machine import State
 
 if TYPE_CHECKING:
     from node.runtime import Runtime
@@ -45,6 +46,7 @@ _STOP_CAUSES = {
     InstanceStop.STOOD_DOWN: StopCause.HANDED_OVER,
 }
 _FAULTS_SHOWN_MAX = 3
+SUSPENDED = "suspended"
 _TYPE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -371,24 +373,30 @@ class Cluster:
     def singletons_state(self) -> list[dict[str, Any]]:
         """What `/singletons` shows; `instance_id` and `started_at` only where it runs.
 
-        `unproven` are members that may be running an instance too: they did not answer.
+        An instance that runs without authority is `suspended`: it handles nothing until contact is
+        back. `unproven` are members that may be running an instance too: they did not answer.
         """
         now, rows = self._clock(), []
+        downing = self._core.downing
         for name in sorted(self._core.singletons):
             machine = self._core.singletons[name]
             attempt = machine.running_attempt
             started_at = None
+            state, explain = machine.state.value, machine.explain(now)
+            if machine.state is State.RUNNING and now >= downing.contact_until:
+                state = SUSPENDED
+                explain = f"runs here, and does not act: {downing.state(now)['contact']['explain']}"
             if attempt:
                 started_at = wall_time(self._wall_clock() - (now - machine.started_at))
             rows.append(
                 {
                     "name": name,
-                    "state": machine.state.value,
+                    "state": state,
                     "host": machine.host.address if machine.host else None,
                     "instance_id": instance_id(self.self_id, attempt) if attempt else None,
                     "started_at": started_at,
                     "unproven": [node.address for node in machine.unproven],
-                    "explain": machine.explain(now) + self._failures_of(name),
+                    "explain": explain + self._failures_of(name),
                 }
             )
         return rows

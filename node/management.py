@@ -1,4 +1,4 @@
-"""The HTTP door of a node: health, state, metrics, leave. Off unless `--http` is given.
+"""The HTTP door of a node: health, state, metrics, leave, down. Off unless `--http` is given.
 
 Decides paths, status codes and who may give orders (loopback, or the bearer of the token when
 there is a token file). Does not decide any state: it shows what `ActorSystem` says. Called by
@@ -17,7 +17,7 @@ import importlib
 import json
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.errors import AddressInUseError, SettingsError
@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 BACKLOG = 64
 SHUTDOWN_TIMEOUT_S = 1.0
 TOKEN_CHARACTERS_MAX = 4096
+BODY_BYTES_MAX = 4096
+BODY_TIMEOUT_S = 5.0
+DOWN_TIMEOUT_S = 30.0  # as long as a member may take to stop in order, and some more
+DOWN_TIMEOUT_MAX_S = 3600.0
 
 
 class Request(NamedTuple):
@@ -41,6 +45,7 @@ class Request(NamedTuple):
     path: str
     remote: str  # the caller's IP address, "" when unknown
     headers: Mapping[str, str]
+    body: bytes = b""  # of an order, at most `BODY_BYTES_MAX`
 
 
 class Answer(NamedTuple):
@@ -121,9 +126,14 @@ async def start_management(
     routes = Routes(system, token_file)
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
-        answer = routes.answer(
-            Request(request.method, request.path, request.remote or "", request.headers)
-        )
+        try:
+            body = await _body_of(request)
+        except _BodyError as error:
+            answer = error.answer
+        else:
+            answer = await routes.answer(
+                Request(request.method, request.path, request.remote or "", request.headers, body)
+            )
         headers = {
             "Content-Type": answer.content_type,
             "Cache-Control": "no-store",
@@ -150,7 +160,7 @@ class Routes:
         self._token_file = token_file
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answer(self, request: Request) -> Answer:
+    async def answer(self, request: Request) -> Answer:
         """The route's answer; 404 and 405 for what is not in the table."""
         route = ROUTES.get(request.path)
         if route is None:
@@ -160,7 +170,8 @@ class Routes:
         asked = "GET" if request.method == "HEAD" else request.method
         if asked != method:
             return _error(405, f"{request.path} does not take {request.method}", f"send {method}")
-        return handler(self, request)
+        answer = handler(self, request)
+        return answer if isinstance(answer, Answer) else await answer
 
     def _live(self, request: Request) -> Answer:
         return _json(200, {"live": True})
@@ -188,6 +199,31 @@ class Routes:
         self._background(self._system.leave())
         return _json(202, {"leaving": True})
 
+    async def _down(self, request: Request) -> Answer:
+        """Waits until the member is down: what can go wrong on the way is the caller's to know."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            address, timeout_s = _down_order(request.body)
+        except ValueError as error:
+            return _error(400, str(error), 'send {"address": "HOST:PORT"}')
+        cluster = self._system.cluster
+        logger.warning(
+            "asked to down a member over http", extra={"by": request.remote, "member": address}
+        )
+        try:
+            await cluster.down(address, timeout_s=timeout_s)
+        except LookupError as error:
+            return _error(404, str(error.args[0]), "name one of those, as /cluster shows it")
+        except TimeoutError as error:
+            return _error(
+                504, str(error), "the order stands for a minute: look at /cluster, and ask again"
+            )
+        if address == cluster.self_id.address:
+            return _json(202, {"address": address, "ending": True})
+        return _json(200, {"address": address, "down": True})
+
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -201,7 +237,7 @@ class Routes:
             return _error(
                 403,
                 "an order from a web page is refused: any page open on this host could send it",
-                "use `python -m node leave`, or start the node with a token file",
+                "use `python -m node`, or start the node with a token file",
             )
         if is_loopback(request.remote):
             return None
@@ -224,14 +260,62 @@ class Routes:
         return _error(401, "the token is missing or wrong", "send `Authorization: Bearer <token>`")
 
 
-ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer]]] = {
+ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer | Awaitable[Answer]]]] = {
     "/health/live": ("GET", Routes._live),
     "/health/ready": ("GET", Routes._ready),
     "/metrics": ("GET", Routes._metrics),
     "/cluster": ("GET", Routes._cluster),
     "/singletons": ("GET", Routes._singletons),
     "/cluster/leave": ("POST", Routes._leave),
+    "/cluster/down": ("POST", Routes._down),
 }
+
+
+class _BodyError(Exception):
+    """A body that is not read any further."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.status)
+        self.answer = answer
+
+
+async def _body_of(request: web.BaseRequest) -> bytes:
+    """What came with an order; other requests have none."""
+    if request.method != "POST":
+        return b""
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            while len(body) <= BODY_BYTES_MAX:
+                piece = await request.content.read(BODY_BYTES_MAX + 1 - len(body))
+                if not piece:
+                    return body
+                body += piece
+    except TimeoutError:
+        what = f"the body did not come within {BODY_TIMEOUT_S:g} s"
+        raise _BodyError(_error(408, what, "send it at once")) from None
+    what = f"the body is longer than {BODY_BYTES_MAX} bytes"
+    raise _BodyError(_error(413, what, "send the fields of the order alone"))
+
+
+def _down_order(body: bytes) -> tuple[str, float]:
+    """The member and the seconds to wait. Raises ValueError in words."""
+    try:
+        order = json.loads(body)
+    except (ValueError, RecursionError):
+        raise ValueError("the body is no JSON") from None
+    if not isinstance(order, dict) or not isinstance(order.get("address"), str):
+        raise ValueError("the body has no text under `address`")
+    unknown = sorted(order.keys() - {"address", "timeout_s"})
+    if unknown:
+        raise ValueError(f"the body has {unknown[0][:80]!r}, which is no field of this order")
+    timeout_s = order.get("timeout_s", DOWN_TIMEOUT_S)
+    is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not is_number or not 0 < timeout_s <= DOWN_TIMEOUT_MAX_S:
+        raise ValueError(
+            f"timeout_s is no number of seconds greater than 0 and at most {DOWN_TIMEOUT_MAX_S:g}"
+        )
+    return order["address"], float(timeout_s)
 
 
 def is_loopback(address: str) -> bool:

@@ -7,6 +7,7 @@ prometheus_client is imported inside the functions.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -79,6 +80,15 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
     )
     yield gauge("control_links_open", "outgoing control links that are established", links)
     yield gauge("ready", "1 when /health/ready answers 200", system.ready()[0])
+    downing = state["downing"]
+    if downing is not None:
+        yield gauge("downing_doomed", "members that will be down", len(downing["doomed"]))
+        contact = downing["contact"]
+        if contact is not None:
+            yield gauge("contact_wanted", "1 while something unique runs here", contact["asked"])
+            yield gauge("contact_held", "1 while what is unique here may act", contact["held"])
+            for_s = math.inf if contact["for_s"] is None else contact["for_s"]
+            yield gauge("contact_remaining_s", "for so long without new grants", for_s)
     running = GaugeMetricFamily(
         "tenure_singleton_running", "1 where the instance runs on this node", labels=["singleton"]
     )

@@ -426,6 +426,9 @@ class ActorSystem:
             counts.update(self._daemon.counters)
             counts.update(self._core.counters)
             counts.update(self._core.gossip.counters)
+            downing = self._core.downing
+            for name, count in (downing.counters + downing.ignored).items():
+                counts[f"downing: {name}"] += count
             for machine in self._core.singletons.values():
                 counts.update(machine.ignored)
         if self._transport is not None:

@@ -54,6 +54,7 @@ TAGS: dict[int, type] = {
     23: g.Notice,
     24: g.Relay,
     25: g.Relayed,
+    26: g.Agreed,
     32: s.HandOverAsk,
     33: s.HandOverAnswer,
     34: s.HostNotice,

@@ -25,13 +25,14 @@ from node.ref import ActorRef
 from node.settings import Settings
 from node.system import ActorSystem
 from node.testkit.checkers import StepLog, view_differences
-from node.testkit.stage import SimNode
+from node.testkit.stage import SimNode, Where
 from node.testkit.subject import Subject, Toil, Work
 from node.testkit.timeline import WorldError
 from node.testkit.world import World
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 SUBJECT = "subject"
+ROLE = "core"
 TICK_S = 0.25
 RESTARTED = (10, 11, 12)  # exit codes that mean: start me again
 HEALED_WITHIN_S = 60.0
@@ -41,7 +42,7 @@ NEAR_S = 0.5
 KINDS = (
     "clean", "lone host", "staggered", "one-way", "deaf host", "mute host", "chain", "link",
     "double", "heal near", "joins", "leaves", "pause", "pause and split", "leader cut",
-    "order", "order deaf", "crash", "crashes", "lossy",
+    "promotion cut", "order", "order deaf", "crash", "crashes", "lossy",
 )  # fmt: skip
 """What a run is about; each draws its own details."""
 
@@ -103,6 +104,10 @@ class PartitionWorld(World):
         self._decided_at: list[float] = []
         self._healed = False
         self._hosts_before: set[int] = set()
+        self._of_role: tuple[str, ...] = ()
+        if kind == "promotion cut" and settings.downing == "keep-majority":
+            settings = dataclasses.replace(settings, downing=f"{settings.downing}:role={ROLE}")
+            self._of_role = (self.core[0], self.core[-1])
         super().__init__(
             seed,
             nodes=" ".join(NAMES[: count + 2]),
@@ -114,6 +119,13 @@ class PartitionWorld(World):
         )
         self.log = StepLog(self)
         self.spare = [node.name for node in self.nodes[count:]]
+
+    def settings_of(self, where: Where) -> Settings:
+        """As of all; some have the role that counts."""
+        settings = super().settings_of(where)
+        if self[where].name in self._of_role:
+            settings = dataclasses.replace(settings, roles=(ROLE,))
+        return settings
 
     def _set_up(self, system: ActorSystem) -> None:
         ref = system.cluster.singleton.start(
@@ -147,7 +159,7 @@ class PartitionWorld(World):
         self.until_all_up(within_s=ALL_UP_WITHIN_S)
         self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
         self.run_for(s=1.0)
-        if dice.random() < 0.4:
+        if dice.random() < 0.4 and not self._of_role:
             # The lowest address leads; the oldest hosts. Often they are not one.
             self.restart(self.core[0], after_s=dice.random())
             self.until_all_up(within_s=ALL_UP_WITHIN_S)
@@ -425,6 +437,27 @@ class PartitionWorld(World):
         self.cut(side, from_=[name for name in rest if name not in side], severed=True)
         if self.host in side and 2 * len(side) < len(self.core):
             self.told.covered.add("minority host")
+        self._wait(12.0, 45.0)
+
+    def _do_promotion_cut(self) -> None:
+        """A cut falls on a promotion: the side of the leader counts one more than the other."""
+        first, last = self.core[0], self.core[-1]
+        self._leave(first)
+        self.run_until(lambda: not self[first].running, within_s=30.0)
+        self.run_until(lambda: bool(self._acting()), within_s=30.0)
+        self.run_for(s=1.0)
+        self.start(first)
+        leader = min(node.name for node in self.running if node.name != first)
+
+        def is_promoted() -> bool:
+            view = self[leader].view
+            found = [] if view is None else [m for m in view.members if m.name == first]
+            return any(m.status is Status.UP and m.up_number > 0 for m in found)
+
+        self.timeline.run(self.now + 10.0, is_promoted)
+        side = [last] if self.dice.random() < 0.8 else self._some(1, 2, self._others(first, leader))
+        rest = [name for name in (*self.core, *self.spare) if name not in side]
+        self.cut(side, from_=rest, severed=True)
         self._wait(12.0, 45.0)
 
     def _do_order(self) -> None:

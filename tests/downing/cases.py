@@ -211,6 +211,7 @@ class Drive:
                 records=tuple(r for r in view.records if r[1] in unreachable),
                 leader=view.self_id if situation.is_leader else next(iter(others), None),
                 converged=converged,
+                agreed=converged,
                 members_digest=1,
             )
         )

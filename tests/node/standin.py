@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gossip.membership import NodeId
+
 MEMBERS: list[dict[str, Any]] = [
     {
         "address": "127.0.0.1:25520",
@@ -40,7 +42,16 @@ STATE: dict[str, Any] = {
     "explain": "127.0.0.1:25521 blocks convergence",
     "local_health": 3,
     "links": [{"observer": "127.0.0.1:25520", "subject": "127.0.0.1:25521", "reachable": False}],
-    "downing": None,
+    "downing": {
+        "strategy": "keep-majority",
+        "verdict": "waits",
+        "stable_for_s": 1.75,
+        "decides_in_s": 3.25,
+        "explain": "unreachable: 127.0.0.1:25521",
+        "doomed": ["127.0.0.1:25521"],
+        "warnings": ["keep-majority: have an odd number"],
+        "contact": {"asked": True, "held": True, "for_s": 2.0, "explain": "held for another 2.0 s"},
+    },
     "members": MEMBERS,
 }
 
@@ -58,7 +69,19 @@ SINGLETONS: list[dict[str, Any]] = [
 
 
 class StandInCluster:
-    """`system.cluster`."""
+    """`system.cluster`. `down` notes its orders, and raises `fault` if there is one."""
+
+    self_id = NodeId("127.0.0.1", 25520, 17283946550123456789)
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, float]] = []
+        self.fault: Exception | None = None
+
+    async def down(self, address: str, *, timeout_s: float) -> None:
+        """Note the order."""
+        self.orders.append((address, timeout_s))
+        if self.fault is not None:
+            raise self.fault
 
     def state(self) -> dict[str, Any]:
         """The answer of /cluster."""

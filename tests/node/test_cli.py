@@ -34,7 +34,7 @@ def test_help_names_every_setting_and_every_exit_code(capsys: pytest.CaptureFixt
         cli.main(["--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
-    for word in ("--seed", "--ack-timeout-s", "status", "members", "leave", "70 a bug"):
+    for word in ("--seed", "--ack-timeout-s", "status", "members", "leave", "down", "70 a bug"):
         assert word in text
 
 
@@ -69,6 +69,17 @@ def test_help_stays_light() -> None:
         (["--app", "jobs", *SEED], "app='jobs' is no MODULE:FUNCTION"),
         (["status"], "which member? Give --http HOST:PORT"),
         (["leave", "--http", "localhost"], "--http='localhost' is no HOST:PORT"),
+        (["down", "a", "--http", "127.0.0.1:1"], "ADDRESS='a' is no HOST:PORT"),
+        (["--downing", "keep-majorty", *SEED], "downing='keep-majorty': 'keep-majorty' is no down"),
+        (["--downing", "static-quorum", *SEED], "static-quorum needs quorum_size: write static-qu"),
+        (["--downing", "keep-majority:rôle", *SEED], "no parameter: did you mean 'role'?"),
+        (["--contact-s", "5", *SEED], "down_after_s=5 must be at least 5.9, that is contact_s (5)"),
+        (
+            ["--contact-s", "1", *SEED],
+            "contact_s=1 must be at least 5 x ack_timeout_s (0.25), 1.25",
+        ),
+        (["--down-after-s", "0", *SEED], "down_after_s=0.0 must be greater than 0 and at most"),
+        (["--down-all-when-unstable-s", "x", *SEED], "--down-all-when-unstable-s='x' is not a num"),
         (["--seed", "a..b:25520"], "seed='a..b:25520' is no HOST:PORT"),
         (["--seed", "[::1:5"], "seed='[::1:5' is no HOST:PORT"),
         (["--stop-timeout-s", "inf", *SEED], "stop_timeout_s=inf must be greater than 0 and at"),
@@ -100,6 +111,10 @@ def test_a_wrong_call_is_one_line_and_exit_code_2(
         (["leave", "--timeout-s", "x"], "argument --timeout-s: 'x' is no number of seconds great"),
         (["status", "--timeout-s", "nan"], "'nan' is no number of seconds greater than 0 and at"),
         (["members", "--timeout-s", "0"], "'0' is no number of seconds"),
+        (
+            ["down", "--http", "x"],
+            "the following arguments are required: ADDRESS: `python -m node d",
+        ),
         (["status", "--timeout-s", "1e10"], "'1e10' is no number of seconds"),
         (["status", "--htpp", "x"], "--htpp x: `python -m node status --help` lists what there"),
     ],
@@ -343,6 +358,22 @@ async def test_status_draws_members_and_singletons(
     assert "127.0.0.1:25520 does not reach 127.0.0.1:25521" in text
     assert any("counter" in row and "running" in row for row in rows)
     assert "127.0.0.1:25521 blocks convergence" in text
+    for line in (
+        "downing keep-majority, waits, decides in 3.2 s: unreachable: 127.0.0.1:25521",
+        "contact held: held for another 2.0 s",
+        "warning: keep-majority: have an odd number",
+    ):
+        assert line in text.splitlines()
+
+
+async def test_status_of_a_member_of_an_older_version(
+    served: Served, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing of downing, and so does the command."""
+    state = served.system.cluster.state() | {"downing": None}
+    monkeypatch.setattr(served.system.cluster, "state", lambda: state)
+    assert await served.run("status") == 0
+    assert "downing" not in capsys.readouterr().out
 
 
 async def test_status_of_a_member_that_still_looks(
@@ -381,6 +412,21 @@ async def test_leave_orders_it(served: Served) -> None:
     """Exit code 0 once the member took the order."""
     assert await served.run("leave") == 0
     assert served.system.leaves == 1
+
+
+async def test_down_waits_and_says_how_it_ended(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 once it is down, 1 with the node's words when it is not."""
+    assert await served.run("down", "127.0.0.1:25521") == 0
+    assert capsys.readouterr().out == "127.0.0.1:25521 is down\n"
+    assert await served.run("down", "127.0.0.1:25520", "--timeout-s", "2") == 0
+    assert capsys.readouterr().out == "127.0.0.1:25520 ends\n"
+    served.system.cluster.fault = TimeoutError("waiting for the promise of x:1")
+    assert await served.run("down", "127.0.0.1:25521") == 1
+    assert "says no: waiting for the promise of x:1: the order stands" in capsys.readouterr().err
+    waited = [timeout_s for _, timeout_s in served.system.cluster.orders]
+    assert waited == [30.0, 2.0, 30.0]
 
 
 async def test_a_member_that_says_no_is_exit_code_1(

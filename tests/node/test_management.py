@@ -17,6 +17,8 @@ from node.metrics import exposition, metric_name
 from node.system import ActorSystem
 from tests.node.standin import SINGLETONS, STATE, StandInSystem
 
+ORDER = b'{"address": "127.0.0.1:25521"}'
+
 
 class Reply(NamedTuple):
     """An answer as it came over the wire."""
@@ -37,13 +39,15 @@ class Door(NamedTuple):
     system: StandInSystem
     address: str
 
-    async def ask(self, method: str, path: str, **headers: str) -> Reply:
+    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
         """One request on a connection of its own."""
         host, port = self.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        writer.write("\r\n".join([*lines, "", ""]).encode())
+        if body:
+            lines.append(f"Content-Length: {len(body)}")
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         data = await asyncio.wait_for(reader.read(), 10)
         writer.close()
         await writer.wait_closed()
@@ -107,6 +111,10 @@ async def test_metrics_are_prometheus_text(door: Door) -> None:
         "tenure_local_health_score 3.0",
         "tenure_converged 0.0",
         "tenure_ready 0.0",
+        "tenure_downing_doomed 1.0",
+        "tenure_contact_wanted 1.0",
+        "tenure_contact_held 1.0",
+        "tenure_contact_remaining_s 2.0",
         'tenure_singleton_running{singleton="counter"} 1.0',
     ):
         assert line in lines
@@ -167,9 +175,11 @@ async def test_leave_from_elsewhere_is_refused_without_a_token_file() -> None:
     system = StandInSystem()
     routes = Routes(as_system(system), None)
     for remote in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8::1", ""):
-        answer = routes.answer(Request("POST", "/cluster/leave", remote, {}))
-        assert answer.status == 403
+        for path in ("/cluster/leave", "/cluster/down"):
+            answer = await routes.answer(Request("POST", path, remote, {}, ORDER))
+            assert answer.status == 403
     assert system.leaves == 0
+    assert system.cluster.orders == []
 
 
 async def test_leave_with_a_token_file(tmp_path: Path) -> None:
@@ -178,23 +188,87 @@ async def test_leave_with_a_token_file(tmp_path: Path) -> None:
     system = StandInSystem()
     routes = Routes(as_system(system), str(token_file))
 
-    def leave(authorization: str | None) -> int:
+    async def leave(authorization: str | None) -> int:
         headers = {} if authorization is None else {"Authorization": authorization}
-        return routes.answer(Request("POST", "/cluster/leave", "10.0.0.7", headers)).status
+        answer = await routes.answer(Request("POST", "/cluster/leave", "10.0.0.7", headers))
+        return answer.status
 
-    assert leave("Bearer ") == 401, "a missing file opens nothing"
+    assert await leave("Bearer ") == 401, "a missing file opens nothing"
     token_file.write_text("")
-    assert leave("Bearer ") == 401, "an empty file opens nothing"
+    assert await leave("Bearer ") == 401, "an empty file opens nothing"
     token_file.write_text("first\n")
-    assert leave(None) == 401
-    assert leave("Bearer second") == 401
-    assert leave("Bearer first") == 202
+    assert await leave(None) == 401
+    assert await leave("Bearer second") == 401
+    assert await leave("Bearer first") == 202
     token_file.write_text("second\n")
-    assert leave("Bearer first") == 401
-    assert leave("Bearer second") == 202
-    assert leave("Bearer \udcff") == 401, "bytes that are no text"
+    assert await leave("Bearer first") == 401
+    assert await leave("Bearer second") == 202
+    assert await leave("Bearer \udcff") == 401, "bytes that are no text"
     await asyncio.sleep(0)
     assert system.leaves == 2
+
+
+async def test_down_waits_for_the_end_of_a_member(door: Door) -> None:
+    """200 once it is down; of the node itself 202, for it ends after it has answered."""
+    reply = await door.ask("POST", "/cluster/down", ORDER)
+    assert (reply.status, reply.value) == (200, {"address": "127.0.0.1:25521", "down": True})
+    own = json.dumps({"address": "127.0.0.1:25520", "timeout_s": 1}).encode()
+    reply = await door.ask("POST", "/cluster/down", own)
+    assert (reply.status, reply.value) == (202, {"address": "127.0.0.1:25520", "ending": True})
+    assert door.system.cluster.orders == [("127.0.0.1:25521", 30.0), ("127.0.0.1:25520", 1.0)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [
+        (LookupError("x:1 is no member that this node knows (those are: y:2)"), 404),
+        (TimeoutError("x:1 is not down after 1 s: waiting for the promise of y:2"), 504),
+    ],
+)
+async def test_down_that_does_not_come_about_says_why(
+    door: Door, fault: Exception, status: int
+) -> None:
+    """The words are those of the cluster."""
+    door.system.cluster.fault = fault
+    reply = await door.ask("POST", "/cluster/down", ORDER)
+    assert (reply.status, reply.value["error"]) == (status, str(fault.args[0]))
+    assert reply.value["do"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 400, "no JSON"),
+        (b"\xff", 400, "no JSON"),
+        (b"[" * 4000, 400, "no JSON"),
+        (b'"127.0.0.1:25521"', 400, "no text under `address`"),
+        (b"{}", 400, "no text under `address`"),
+        (b'{"address": 5}', 400, "no text under `address`"),
+        (b'{"address": "a:1", "timeout": 5}', 400, "'timeout', which is no field"),
+        (b'{"address": "a:1", "timeout_s": 0}', 400, "timeout_s is no number of seconds"),
+        (b'{"address": "a:1", "timeout_s": true}', 400, "timeout_s is no number of seconds"),
+        (b'{"address": "a:1", "timeout_s": NaN}', 400, "timeout_s is no number of seconds"),
+        (b'{"address": "a:1", "timeout_s": "5"}', 400, "timeout_s is no number of seconds"),
+        (b" " * 4097, 413, "longer than 4096 bytes"),
+    ],
+)
+async def test_a_wrong_order_is_refused(door: Door, body: bytes, status: int, text: str) -> None:
+    """What is wrong, and how an order looks; nobody is downed."""
+    reply = await door.ask("POST", "/cluster/down", body)
+    assert reply.status == status
+    assert text in reply.value["error"]
+    assert door.system.cluster.orders == []
+
+
+async def test_a_body_without_an_end_is_read_to_its_bound_only(door: Door) -> None:
+    """It is answered while the sender is still sending."""
+    host, port = door.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /cluster/down HTTP/1.1\r\nHost: {door.address}\r\nContent-Length: 1000000000\r\n"
+    writer.write(f"{head}\r\n".encode() + b"x" * 5000)
+    line = await asyncio.wait_for(reader.readline(), 10)
+    assert line.split()[1] == b"413"
+    writer.close()
 
 
 @pytest.mark.parametrize(
