@@ -87,6 +87,11 @@ class SingletonProxies:
         else:
             proxy.deliver(node, delivery)
 
+    @property
+    def forwarded_count(self) -> int:
+        """Messages that went on to a host elsewhere, so far."""
+        return sum(proxy.forwarded_count for proxy in self._proxies.values())
+
     def take_back(self, node: NodeId | None, delivery: Delivery) -> None:
         """A message that could not be sent to `node`."""
         proxy = self._proxies.get(delivery.path[len(PREFIX) :])
@@ -132,6 +137,7 @@ class SingletonProxy:
         "_was_used",
         "buffer_size",
         "dropped_count",
+        "forwarded_count",
         "ref",
         "type_name",
     )
@@ -140,6 +146,7 @@ class SingletonProxy:
         self.type_name = type_name
         self.buffer_size = buffer_size
         self.dropped_count = 0
+        self.forwarded_count = 0
         self._runtime = runtime
         self._path = PREFIX + type_name
         self.ref: ActorRef[Any] = ActorRef(runtime, None, self._path, 0)
@@ -175,6 +182,7 @@ class SingletonProxy:
         else:
             if node is None:
                 self._was_used = True
+            self.forwarded_count += 1
             self._runtime.forward(delivery, host)
 
     def take_back(self, node: NodeId | None, delivery: Delivery) -> None:

@@ -75,7 +75,8 @@ FLUSH_TIMEOUT_S = 1.0
 LOOK_UP_AGAIN_S, LOOK_UP_AGAIN_MAX_S = 1.0, 30.0
 NOT_STOPPED_EXIT = 70
 FAIL_HELD_S = 1.0  # a successor is normally there within milliseconds
-FORWARD_S = 0.1  # after a hand-over: what is on its way to us meanwhile goes on to the new host
+# After a hand-over what is on its way to us goes on to the new host, until nothing more comes.
+FORWARD_S, FORWARD_ROUNDS_MAX = 0.1, 10
 Hook = Callable[[], Awaitable[None] | None]
 
 
@@ -540,8 +541,16 @@ class ActorSystem:
             logger.error("a singleton did not stop in time", extra=self._singletons_left())
             return False
         if hosted and len(self._core.gossip.view.members if self._core.gossip.view else ()) > 1:
-            await asyncio.sleep(FORWARD_S)
+            await self._forward_the_rest()
         return True
+
+    async def _forward_the_rest(self) -> None:
+        assert self._proxies is not None
+        for _ in range(FORWARD_ROUNDS_MAX):
+            before = self._proxies.forwarded_count
+            await asyncio.sleep(FORWARD_S)
+            if self._proxies.forwarded_count == before:
+                return
 
     def _singletons_left(self) -> dict[str, object]:
         machines = self._core.singletons.values() if self._core is not None else ()

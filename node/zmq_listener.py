@@ -149,7 +149,9 @@ class Listener:
         self._shaking: dict[int, None] = {}  # descriptors whose handshake has no outcome yet
         self._hung_up: set[int] = set()  # of those, ended by us
         # By descriptor, the connections that are remembered; and those to look at, have they ended.
-        self._routes: dict[int, tuple[bytes, TcpConnection]] = {}
+        # What an ended one had sent may be read when its descriptor is another one's already, so
+        # there can be several: they are all looked at when it is closed.
+        self._routes: dict[int, list[tuple[bytes, TcpConnection]]] = {}
         self._to_look_at: list[tuple[bytes, TcpConnection | None]] = []
         self._ended_early: set[int] = set()  # of connections that were not introduced (yet)
         self._looking: asyncio.TimerHandle | None = None
@@ -384,7 +386,7 @@ class Listener:
                 refusal = self._introduce(routing_id, hello, source)
                 tcp = source.tcp
                 if tcp is not None and tcp.descriptor not in self._ended_early:
-                    self._routes[tcp.descriptor] = (routing_id, tcp)
+                    self._routes.setdefault(tcp.descriptor, []).append((routing_id, tcp))
                 elif source.is_known:
                     self._look_later(routing_id, tcp)
                     if tcp is not None:
@@ -458,7 +460,8 @@ class Listener:
         elif event == zmq.EVENT_DISCONNECTED:
             ended = self._routes.pop(value, None)
             if ended is not None:
-                self._look_later(*ended)
+                for one in ended:
+                    self._look_later(*one)
             else:
                 self._ended_early.add(value)
             failed, self._handshake_failed = self._handshake_failed, False
@@ -496,7 +499,7 @@ class Listener:
             if self._scheduled:  # there is more to read, perhaps of its
                 self._look_later(routing_id, tcp)
             elif tcp is not None and identify(tcp.descriptor, self._port) == tcp:
-                self._routes[tcp.descriptor] = (routing_id, tcp)
+                self._routes.setdefault(tcp.descriptor, []).append((routing_id, tcp))
             else:
                 connection = self._introduced.pop(routing_id, None)
                 if connection is not None:
