@@ -5,16 +5,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 JSON ?= smoke.json
 MESSAGING_JSON ?= messaging.json
+PARTITION_JSON ?= partition.json
 PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
 
 # Tests in virtual time or of pure parts: the large counts of these run on all cores.
-PURE_TESTS := tests/gossip tests/singleton tests/stories
+PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-messaging bench-gossip clean
+.PHONY: help setup demo test test-long check bench bench-messaging bench-gossip bench-partition clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
@@ -24,6 +25,7 @@ help:
 	@echo 'make check      lint, format, types, floors, style'
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
 	@echo 'make bench-gossip     membership: experiments S1–S10 simulated, R1–R7 with processes'
+	@echo 'make bench-partition  members cut apart, paused, killed; as root, in network namespaces'
 	@echo 'make bench-messaging  tells, asks, bulk; PEERS=casty,xoscar measures those too'
 
 setup: $(STAMP)
@@ -64,6 +66,10 @@ bench-messaging: $(STAMP)
 bench-gossip: $(STAMP)
 	$(BIN)/python -m bench gossip simulate --experiment all
 	$(BIN)/python -m bench gossip processes --experiment all --members 10,25,50
+
+bench-partition: $(STAMP)
+	$(BIN)/python -m bench partition --nodes 5 --rounds 20 --heal-sweep --json $(PARTITION_JSON)
+	$(BIN)/python -m bench partition --nodes 3,10,30 --experiment frames
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
 
 from downing.messages import ContactAck, ContactPing, Grant
 from downing.settings import DowningSettings
@@ -106,7 +107,7 @@ class Contact:
             if member.status < Status.DOWN and member.id != view.self_id
         ]
         known = view.by_id
-        tables: tuple[dict[NodeId, object], ...] = (self._granted, self._acked, self.refusals)  # type: ignore[assignment]
+        tables: tuple[dict[NodeId, Any], ...] = (self._granted, self._acked, self.refusals)
         for table in tables:
             for node in [node for node in table if node not in known]:
                 del table[node]

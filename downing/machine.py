@@ -630,7 +630,12 @@ class DowningMachine:
             careful = self._ask_strategy(self._lost | unknown)
         by_lease = proposal.kind.asks_lease
         has_base = self._contact.base is not None
-        joint = by_lease or not has_base or self._survives_in_base(known)
+        # Who became up at the moment of the cut knows no view that all had: it cannot decide, and
+        # must not stand in the way of those who can.
+        me = self._me
+        joint = by_lease or (
+            self._survives_in_base(known) if has_base else me is None or not me.counts
+        )
         loses = (self.self_id in careful.downed and not by_lease) or not joint
         if loses and self._lost:
             self._lose_since = min(self._lose_since, now)

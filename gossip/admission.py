@@ -119,13 +119,15 @@ class Admission:
                 f"ours, {me.protocol_min}..{me.protocol_max}: upgrade the older side",
             )
         theirs = dict(request.agreement)
-        for key in sorted({*theirs, *self._agreement}):
-            if theirs.get(key) != self._agreement.get(key):
-                return JoinRefused(
-                    RefusalKind.AGREEMENT,
-                    f"you have {key}={theirs.get(key)}, the members here have "
-                    f"{key}={self._agreement.get(key)}: all must agree on it",
-                )
+        keys = sorted({*theirs, *self._agreement})
+        differing = [key for key in keys if theirs.get(key) != self._agreement.get(key)]
+        if differing:
+            yours = ", ".join(f"{key}={theirs.get(key)}" for key in differing)
+            ours = ", ".join(f"{key}={self._agreement.get(key)}" for key in differing)
+            return JoinRefused(
+                RefusalKind.AGREEMENT,
+                f"you have {yours}, the members here have {ours}: all must agree on it",
+            )
         known = ground.table.members.get(member.id)
         if member.id in ground.table.tombstones or (known and known.status is Status.DOWN):
             return JoinRefused(

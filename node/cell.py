@@ -434,8 +434,6 @@ class Cell:
     def _begin(self, driver: Coroutine[Any, Any, None]) -> None:
         self._step_at = math.inf
         self._cancels = 0
-        if self._gated is not None:
-            self._gated.losses = 0
         runtime = self.runtime
         self._task = runtime.loop.create_task(driver, context=runtime.context.copy())
         if self._has_to_end:
@@ -576,7 +574,7 @@ class Cell:
                 self._step_at = runtime.looked_at
                 self._cancels = 0
                 if gated is not None:
-                    gated.losses, gated.is_in_coroutine = 0, True
+                    gated.is_in_coroutine = True
                 result = await drive(self, coroutine, begin_step)
                 if self.driven is not coroutine:
                     break
@@ -932,7 +930,7 @@ class Cell:
             self._begin_stop(self._stop_reason)
             return
         if gated is not None:
-            gated.is_exempt, gated.losses = False, 0
+            gated.losses = 0
             if not may_act:
                 self._hold(gated, self.start)
                 return

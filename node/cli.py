@@ -112,7 +112,7 @@ member, 70 a bug, or a singleton that would not stop. Commands: 0, 1 the node sa
 # Files whose lines a user cannot mend: ours, and those of Python.
 _ROOT = Path(__file__).parent.parent
 NOT_APPLICATION = (
-    *(f"{_ROOT / name}{os.sep}" for name in ("node", "gossip", "singleton")),
+    *(f"{_ROOT / name}{os.sep}" for name in ("node", "downing", "gossip", "lease", "singleton")),
     f"{Path(os.__file__).parent}{os.sep}",
     "<frozen ",
 )

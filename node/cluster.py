@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from downing.events import DownRequested
+from downing.strategies import LeaseMajority
 from gossip.membership import MembershipView, NodeId, Status
 from node.actor import Actor
 from node.core import NodeCore, ProxyRequested
@@ -47,6 +48,10 @@ _STOP_CAUSES = {
 }
 _FAULTS_SHOWN_MAX = 3
 SUSPENDED = "suspended"
+NO_LEASE = (
+    "lease-majority: this node has no lease store, so it cannot decide any split: start all "
+    "members with the same --lease URL"
+)
 _TYPE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -337,7 +342,7 @@ class Cluster:
                 }
                 for record in sorted(self._link_records(), key=_by_peer)
             ],
-            "downing": self._core.downing.state(now),
+            "downing": self._downing_state(now),
             "members": [],
         }
         if view is None:
@@ -369,6 +374,12 @@ class Cluster:
                 for member in view.members
             ],
         }
+
+    def _downing_state(self, now: float) -> dict[str, Any]:
+        state = self._core.downing.state(now)
+        if isinstance(self._core.downing.strategy, LeaseMajority) and self._settings.lease is None:
+            state["warnings"] = [*state["warnings"], NO_LEASE]
+        return state
 
     def singletons_state(self) -> list[dict[str, Any]]:
         """What `/singletons` shows; `instance_id` and `started_at` only where it runs.

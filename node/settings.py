@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from downing.settings import PRESETS as DOWNING_PRESETS
 from downing.settings import DowningSettings
-from downing.strategies import Strategy, parse
+from downing.strategies import LeaseMajority, Strategy, parse
 from gossip.settings import PRESETS, GossipSettings, preset
 from node.addresses import is_host, is_wildcard, parse_address, without_brackets
 from node.errors import SettingsError
@@ -92,6 +92,7 @@ class Settings:
         self._check_numbers()
         self._check_choices()
         self._check_protection()
+        self._check_lease()
         self._check_addresses()
         self.gossip()
         self.downing_settings()
@@ -152,6 +153,22 @@ class Settings:
                 "can connect, insecure lets in anybody; leave out one of the two (--keys or "
                 "--insecure)"
             )
+
+    def _check_lease(self) -> None:
+        if self.lease is None:
+            return
+        from lease.urls import from_url  # most nodes need none
+
+        if self.lease.startswith("memory:"):
+            raise SettingsError(
+                f"lease={shown(self.lease)} is another store in each process, so every side of a "
+                "split would get the lease: give all members one, for example "
+                "sqlite:///var/lib/tenure/leases.db"
+            )
+        try:
+            from_url(self.lease)
+        except ValueError as error:
+            raise SettingsError(f"lease={shown(self.lease)}: {error}") from error
 
     def _check_addresses(self) -> None:
         # A wildcard gets its own words where it would be bound, from `node.zmq_transport`.
@@ -251,6 +268,8 @@ class Settings:
             ("downing", "none" if none else str(strategy)),
             ("down_after_s", "-" if none else f"{timings.down_after_s:g}"),
             ("contact_s", "-" if none else f"{timings.contact_s:g}"),
+            # Each side of a split would get the lease of a store of its own.
+            ("lease", (self.lease or "-") if isinstance(strategy, LeaseMajority) else "-"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
             # A receiver ends the connection of whoever sends more.

@@ -449,6 +449,9 @@ class ActorSystem:
         me = view.by_id.get(view.self_id)
         if me is None or me.status is not Status.UP:
             return False, f"not up yet: {self.cluster.state()['explain']}"
+        contact = self.cluster.state()["downing"]["contact"]
+        if contact is not None and contact["asked"] and not contact["held"]:
+            return True, f"up, but what is unique here does not act: {contact['explain']}"
         if view.blocked_by and view.unreachable:
             return True, f"up, but {self.cluster.state()['explain']}"
         if view.suspects and self._environment is not None:

@@ -89,15 +89,16 @@ def _section(
     experiment: str, command: str, rows: Sequence[Row], picture: Path | None, notes: Sequence[str]
 ) -> str:
     title = TITLES[experiment]
-    lines = [f"## {experiment}: {title}\n", f"    {command}\n", f"{_machine()}\n"]
+    lines = [f"## {experiment}: {title}\n", f"    {command}\n", f"{machine()}\n"]
     if picture is not None:
         lines.append(f"![{experiment}: {title}]({picture.name})\n")
-    lines += [*TABLE_HEAD, *map(_line, rows), ""]
+    lines += [*TABLE_HEAD, *map(line, rows), ""]
     lines += [f"{note}\n" for note in notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """A row of a table that begins with `TABLE_HEAD`."""
     verdict = {True: "met", False: "**missed**", None: ""}[row.met]
     note = f"**{row.error}**" if row.error else row.note
     cells = (
@@ -112,7 +113,8 @@ def _line(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What figures were made on, and when: a sentence."""
     load = os.getloadavg()[0]
     return (
         f"{os.cpu_count()} cores, load {load:.1f}; tenure {report.project_version()} on Python "

@@ -78,6 +78,8 @@ def test_help_stays_light() -> None:
             ["--contact-s", "1", *SEED],
             "contact_s=1 must be at least 5 x ack_timeout_s (0.25), 1.25",
         ),
+        (["--lease", "mysql://x", *SEED], "lease='mysql://x': 'mysql' is no lease store that is"),
+        (["--lease", "memory:", *SEED], "lease='memory:' is another store in each process, so ev"),
         (["--down-after-s", "0", *SEED], "down_after_s=0.0 must be greater than 0 and at most"),
         (["--down-all-when-unstable-s", "x", *SEED], "--down-all-when-unstable-s='x' is not a num"),
         (["--seed", "a..b:25520"], "seed='a..b:25520' is no HOST:PORT"),

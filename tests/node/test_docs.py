@@ -56,6 +56,14 @@ def test_a_price_comes_later(page: dict[str, Any]) -> None:
         assert probe.messages == [page["Price"]("tea", 2.5)]
 
 
+def test_a_biller_asks_before_each_item(page: dict[str, Any]) -> None:
+    with World(seed=1) as world:
+        probe = world.probe()
+        world.spawn(page["Biller"], probe.ref).tell(page["Bill"](["tea", "milk"]))
+        world.run_for(s=1.0)
+        assert probe.messages == [page["Order"]("tea", 1), page["Order"]("milk", 1)]
+
+
 @pytest.mark.parametrize("name", ["shops", "shops_by_item"])
 def test_routers_answer(page: dict[str, Any], name: str) -> None:
     with World(seed=1) as world:

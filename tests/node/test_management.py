@@ -39,15 +39,15 @@ class Door(NamedTuple):
     system: StandInSystem
     address: str
 
-    async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
+    async def ask(self, method: str, path: str, sent: bytes = b"", **headers: str) -> Reply:
         """One request on a connection of its own."""
         host, port = self.address.split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address}", "Connection: close"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
-        if body:
-            lines.append(f"Content-Length: {len(body)}")
-        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        if sent:
+            lines.append(f"Content-Length: {len(sent)}")
+        writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
         data = await asyncio.wait_for(reader.read(), 10)
         writer.close()
         await writer.wait_closed()

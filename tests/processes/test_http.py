@@ -115,6 +115,36 @@ def test_status_and_leave_from_the_command_line(members: Members) -> None:
         wait_gone(members, member, leaver)
 
 
+def test_down_from_the_command_line(members: Members) -> None:
+    """The member that is downed stops in order and ends with 11; the command waits for it."""
+    ports = members.free_ports(3)
+    three = [
+        members.start(
+            name,
+            port=port,
+            seeds=ports[:1],
+            http=True,
+            arguments=("--downing", "keep-majority"),
+        )
+        for name, port in zip("abc", ports, strict=True)
+    ]
+    members.wait_all_up(three)
+    asked = serving(members, three[0])
+    unknown = command("down", "127.0.0.1:1", "--http", str(asked.http))
+    assert unknown.returncode == 1
+    assert "127.0.0.1:1 is no member that this node knows" in unknown.stderr
+    ordered = command("down", three[2].address, "--http", str(asked.http))
+    assert ordered.returncode == 0, ordered.stderr
+    assert ordered.stdout == f"{three[2].address} is down\n"
+    assert members.wait_end(three[2]) == 11
+    wait_gone(members, three[1], three[2])
+    shown = command("status", "--http", str(asked.http))
+    assert "downing keep-majority: nothing is unreachable" in shown.stdout
+    itself = command("down", asked.address, "--http", str(asked.http))
+    assert itself.stdout == f"{asked.address} ends\n"
+    assert members.wait_end(asked) == 11
+
+
 def wait_gone(members: Members, member: Member, leaver: Member) -> None:
     """Until `member` no longer counts `leaver`, and nobody else is missing."""
 

@@ -13,8 +13,18 @@ WHEEL_PACKAGES = ("downing", "gossip", "lease", "node", "sharding", "singleton")
 TOP_LEVEL_PACKAGES = (*WHEEL_PACKAGES, "bench", "tests")
 FOLDERS = (*TOP_LEVEL_PACKAGES, "examples")
 
-# Everything that decides. node/ joins with its pure module.
-PURE = ("downing", "gossip", "lease", "sharding", "singleton", "node/core.py")
+# Everything that decides; of `lease` and `node` the modules that do.
+PURE = (
+    "downing",
+    "gossip",
+    *(
+        f"lease/{name}.py"
+        for name in ("effects", "errors", "events", "machine", "record", "settings")
+    ),
+    "sharding",
+    "singleton",
+    "node/core.py",
+)
 
 
 @cache

@@ -29,7 +29,7 @@ def shown_default(field: dataclasses.Field[object]) -> str:
     """How the table writes a default of `Settings`; the command line has a port of its own."""
     if field.name == "port":
         return str(DEFAULT_PORT)
-    if field.name in ("probe_interval_s", "ack_timeout_s"):
+    if field.name in ("probe_interval_s", "ack_timeout_s", "down_after_s", "contact_s"):
         return "by preset"
     if field.default is None or field.default is False:
         return "off"
