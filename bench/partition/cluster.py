@@ -1,9 +1,9 @@
 """A cluster whose hosts can be cut apart, and a supervisor that restarts who exits.
 
-Decides how members are started (each in a network namespace of its own, with `crash_evidence=never`
-so that no kernel proves a crash; or all on loopback, where it does), when the cluster is whole (every running member holds
-every running one up and reachable) and who is restarted. Does not decide what is done to it: see
-`bench.partition.rounds`. Called by that and by `tests/processes`.
+Decides how members are started (each in a network namespace of its own, where no crash is to be
+proven; or all on loopback, where the kernel proves it), when the cluster is whole (every running
+member holds every running one up and reachable) and who is restarted. Does not decide what is done
+to it: see `bench.partition.rounds`. Called by that and by `tests/processes`.
 """
 
 from __future__ import annotations

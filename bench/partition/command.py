@@ -1,10 +1,10 @@
 """`python -m bench partition`: real members cut apart, paused, killed; flags, cells, rows.
 
 Decides which cells run and on what network, that only one cluster runs at a time, and where the
-figures go. As root each member is in a network namespace of its own, with crash_evidence=never: as on hosts
-of their own, nothing proves a crash, and a round in which something did is a failure.
-Without root nothing can be cut: only a pause and a crash on one host are measured then, and the
-rest are rows with an error. Called by `bench.__main__`.
+figures go. As root each member is in a network namespace of its own, with crash_evidence=never: as
+between hosts, nothing proves a crash, and a round in which something did is a failure. Without root
+nothing can be cut: only a pause and a crash on one host are measured then, and the rest are rows
+with an error. Called by `bench.__main__`.
 """
 
 from __future__ import annotations

@@ -139,15 +139,20 @@ class Drive:
     def run(self) -> tuple[str, tuple[NodeId, ...]]:
         """The effective decision, and whom it downs."""
         situation, down_after_s = self.situation, self.machine.settings.down_after_s
-        if situation.quarantined_by is not None:
+        if situation.quarantined_by in {member.id for member in self.view.members}:
+            assert situation.quarantined_by is not None
             return self._told_down(situation.quarantined_by)
         self._show(frozenset(), converged=True)
         if situation.is_unstable:
             # Each change comes before the view was stable for long enough.
             steps = 2 * int(down_after_s + UNSTABLE_S) + 3
+            others = self._others_reachable
+            lost = self.view.unreachable & self.view.downable or frozenset(others[:1])
+            odd = lost | frozenset(others[-1:])
+            if odd == lost:
+                odd = lost - frozenset(sorted(lost)[:1])
             for step in range(steps):
-                more = frozenset(self._others_reachable[:1] if step % 2 else [])
-                self._show(self.view.unreachable | more)
+                self._show(self.view.unreachable | lost if step % 2 else odd)
                 self._go_on(0.5)
         else:
             self._show(self.view.unreachable)
@@ -167,10 +172,15 @@ class Drive:
     def _share_of_stable(self) -> float:
         """How much of the wait had passed, where it was not over yet."""
         whole_s = self.timing.get("stable_after_s", 2.0)
-        return min(0.9, float(self.timing.get("since_latest_change_s", 1.0)) / whole_s)
+        since_s = float(self.timing.get("since_latest_change_s", 1.0))
+        return min(0.9, since_s / float(whole_s))
 
     def _result(self) -> tuple[str, tuple[NodeId, ...]]:
         me = self.view.self_id
+        if not (self.situation.is_leader or self.situation.is_unstable):
+            # It does not decide for its side; that it may go by its own timer is another matter.
+            assert not self.marked
+            return "none", ()
         if self.decided is None:
             assert not self.marked
             assert self.ended is None

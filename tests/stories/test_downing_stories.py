@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from downing.events import ContactChanged, DowningDecided, DowningUnsettled
 from gossip.membership import Status
 from node import ActorSystem
 from node.settings import Settings
+from node.testkit.sabotage import sabotage
 from node.testkit.stage import Where
+from node.testkit.timeline import WorldError
 from tests.conftest import HowMany
 from tests.stories.subject import Story
 
@@ -64,6 +67,16 @@ class Downing(Story):
     def ready(self) -> str:
         """All up, one hosts and acts, and all have agreed; returns the host."""
         host = super().ready()
+        self.run_for(s=3.0)
+        return host
+
+    def apart(self) -> str:
+        """As `ready`, and the host is not the leader, which has been restarted; returns the host."""
+        self.ready()
+        self.restart("a")
+        self.until_all_up()
+        host = self.until_hosted()
+        assert host != "a"
         self.run_for(s=3.0)
         return host
 
@@ -240,12 +253,7 @@ def test_a_host_in_a_losing_side_of_two_is_replaced_within_15_s() -> None:
 def test_i85_only_the_link_between_host_and_leader_is_cut_and_nothing_happens() -> None:
     """I-85, H4: others reach both; contact and promises go through them."""
     with Downing() as world:
-        world.ready()
-        world.restart("a")
-        world.until_all_up()
-        host = world.until_hosted()
-        world.run_for(s=5)
-        assert host != "a"
+        host = world.apart()
         contacts = len(world.facts(ContactChanged))
         steps = len(world.log.instances)
         world.cut(host, from_="a")
@@ -422,6 +430,29 @@ def test_d7_an_action_of_the_leader_that_nobody_heard_of(seed: int) -> None:
         else:
             world.pause("a", s=10.0)
             world.cut("a")
+        world.run_for(s=60)
+        assert world.log.overlaps() == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_d7_a_cut_that_falls_on_a_promotion(seed: int) -> None:
+    """D7: a and e count; a is back and has just come up, as e has not heard. Each of them would be
+    a majority of those that it counts."""
+    with Downing("a b c d e", "keep-majority:role=core", seed, roles="a e") as world:
+        world.ready()
+        world.leave("a")
+        world.until_hosted()
+        world.run_for(s=2)
+        world.start("a")
+
+        def promoted() -> bool:
+            view = world["b"].view
+            return view is not None and any(
+                m.name == "a" and m.status is Status.UP and m.up_number > 0 for m in view.members
+            )
+
+        world.run_until(promoted)
+        world.cut("e", severed=True)
         world.run_for(s=60)
         assert world.log.overlaps() == []
 
@@ -788,7 +819,7 @@ def test_an_operator_downs_a_reachable_host() -> None:
 def test_an_operator_downs_a_host_that_hears_nothing() -> None:
     """H6: it had grants until a moment ago, so the last of them is waited for."""
     with Downing() as world:
-        host = world.ready()
+        host = world.apart()
         by = world.younger(host)[1]
         world.cut(world.younger(host), to=[host])
         world.run_for(s=0.3)
@@ -798,3 +829,19 @@ def test_an_operator_downs_a_host_that_hears_nothing() -> None:
         world.until_taken_over(within_s=10)
         assert world.now - began_at >= 1.5
         assert world.log.overlaps() == []
+
+
+PLANTED = [
+    ("no-contact", lambda: test_a_host_cut_off_alone_falls_silent_before_it_is_replaced(5)),
+    ("no-gate", lambda: test_d5_a_stopped_host_begins_nothing_after_it_wakes(15.0)),
+    ("no-joint", lambda: test_d7_a_cut_that_falls_on_a_promotion(0)),
+    ("no-quiet", test_an_operator_downs_a_host_that_hears_nothing),
+    ("found-by-seeds-only", test_h1_all_seeds_on_the_losing_side_found_no_second_cluster),
+]
+
+
+@pytest.mark.parametrize(("fault", "story"), PLANTED, ids=[name for name, _ in PLANTED])
+def test_a_planted_fault_is_found(fault: str, story: Callable[[], None]) -> None:
+    """Each of the rules carries a story."""
+    with sabotage(fault), pytest.raises((AssertionError, WorldError)):
+        story()
