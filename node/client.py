@@ -315,7 +315,7 @@ def _downing_lines(cluster: dict[str, Any]) -> list[tuple[str, str]]:
     contact = downing.get("contact")
     if contact and contact["asked"]:
         lost = not contact["held"]
-        line = f"contact {'lost' if lost else 'held'}: {contact['explain']}"
+        line = f"contact {'lost: ' if lost else ''}{contact['explain']}"
         lines.append((line, "bold red" if lost else "dim"))
     return lines + [(f"warning: {warning}", "yellow") for warning in downing.get("warnings", ())]
 

@@ -440,7 +440,8 @@ class ActorSystem:
     def ready(self) -> tuple[bool, str]:
         """Whether this node is a working member, and why not (I-145: leaving is not ready)."""
         if self._ending is not None:
-            return False, "leaving"
+            ordered = self._exit is not None and self._exit.done() and self._exit.result().code
+            return False, f"ending: {self._exit.result().reason}" if ordered else "leaving"
         if self._core is None:
             return True, "a local system"
         view = self._core.gossip.view

@@ -362,7 +362,7 @@ async def test_status_draws_members_and_singletons(
     assert "127.0.0.1:25521 blocks convergence" in text
     for line in (
         "downing keep-majority, waits, decides in 3.2 s: unreachable: 127.0.0.1:25521",
-        "contact held: held for another 2.0 s",
+        "contact held for another 2.0 s",
         "warning: keep-majority: have an odd number",
     ):
         assert line in text.splitlines()

@@ -122,7 +122,7 @@ def test_the_host_that_is_cut_off_falls_silent_goes_and_joins_again(three: Clust
 
 
 def test_a_host_that_slept_begins_no_step_before_it_exits(tmp_path: Path) -> None:
-    """I-92: stopped until another instance acts and continued, the host begins no step at all: it
+    """I-86: stopped until another instance acts and continued, the host begins no step at all: it
     finds that its contact is over first, and exits when it is told that it is down."""
     with Members(tmp_path) as members:
         network = LoopbackNetwork(members.free_ports(COUNT))

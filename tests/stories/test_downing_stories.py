@@ -225,7 +225,7 @@ def test_lease_majority_without_an_answer_nobody_acts_and_nobody_ends() -> None:
 def test_a_host_cut_off_alone_falls_silent_before_it_is_replaced(nodes: int) -> None:
     """D3, review F1: its last step comes at most `contact_s` after the cut; another one acts
     within 10 s."""
-    for seed in range(4):
+    for seed in range(2):
         with Downing(nodes, seed=seed) as world:
             host = world.ready()
             cut_at = world.now
@@ -241,7 +241,7 @@ def test_a_host_cut_off_alone_falls_silent_before_it_is_replaced(nodes: int) -> 
 
 
 def test_a_host_in_a_losing_side_of_two_is_replaced_within_15_s() -> None:
-    for seed in range(6):
+    for seed in range(3):
         with Downing(seed=seed) as world:
             host = world.ready()
             world.partition(f"{host} {world.younger(host)[-1]} | "
@@ -300,7 +300,7 @@ def test_h4_a_decider_that_reaches_most_through_others_alone_decides() -> None:
 @pytest.mark.parametrize("way", ["deaf", "mute"])
 def test_d4_a_host_that_hears_or_is_heard_by_nobody(way: str) -> None:
     """D4: it is replaced, and does not wake up at the heal before it has heard so."""
-    for seed in range(4):
+    for seed in range(2):
         with Downing(seed=seed) as world:
             host = world.ready()
             others = world.younger(host)
@@ -318,7 +318,7 @@ def test_d4_a_host_that_hears_or_is_heard_by_nobody(way: str) -> None:
 
 def test_h5_a_deaf_member_does_not_stop_the_others() -> None:
     """H5: its records are void, for whom it accuses refutes them."""
-    for seed in range(4):
+    for seed in range(2):
         with Downing(seed=seed) as world:
             host = world.ready()
             deaf = world.younger(host)[-1]
@@ -544,9 +544,9 @@ def test_l5_the_leader_and_another_one_leave() -> None:
 
 
 @pytest.mark.parametrize("nodes", [3, 4, 5, 7])
-def test_l6_a_single_crash_ends_no_cluster(nodes: int) -> None:
+def test_l6_a_single_crash_ends_no_cluster(how_many: HowMany, nodes: int) -> None:
     """L6, H3: whoever it is, silent or not."""
-    for index in range(nodes):
+    for index in range(min(nodes, how_many(short=3, long=nodes))):
         with Downing(nodes, seed=index) as world:
             world.ready()
             victim = world.nodes[index].name
@@ -586,7 +586,7 @@ def test_h2_a_restarted_seed_is_found_by_members_that_are_no_seeds() -> None:
 
 def test_h6_a_crash_under_heavy_loss_downs_no_cluster() -> None:
     """H6: rounds complete at 25 % loss."""
-    for seed in range(4):
+    for seed in range(2):
         with Downing(seed=seed) as world:
             host = world.ready()
             world.shape(loss=0.25)
@@ -678,7 +678,7 @@ def test_i88_two_of_five_whose_links_go_one_by_one_never_win(
 ) -> None:
     """I-88, review F2: detection spread over 20 s; measured elsewhere, such a minority won in 8 of
     15 rounds."""
-    for seed in range(how_many(short=6, long=200)):
+    for seed in range(how_many(short=3, long=200)):
         dice = random.Random(f"staggered {seed}")
         with Downing(seed=seed) as world:
             world.ready()
@@ -774,7 +774,7 @@ def test_a_healthy_host_does_not_flap(how_many: HowMany, nodes: int, trouble: st
             world.every(10.0, lambda: world.pause(other, s=1.0))
         if trouble == "loss":
             world.shape(loss=0.01)
-        world.run_for(s=60.0 * how_many(short=3, long=30))
+        world.run_for(s=60.0 * how_many(short=1, long=30))
         assert world.facts(ContactChanged, held=True)
         assert world.facts(ContactChanged, held=False) == []
         assert world.facts(DowningDecided) == []
@@ -784,7 +784,7 @@ def test_a_healthy_host_does_not_flap(how_many: HowMany, nodes: int, trouble: st
 
 def test_h7_a_join_storm_does_not_suspend_a_host() -> None:
     """H7: a new member is asked as soon as it is seen."""
-    for seed in range(3):
+    for seed in range(2):
         with Downing("a b c d e f g", seed=seed, absent="d e f g") as world:
             world.until_all_up()
             world.until_hosted()
@@ -834,14 +834,14 @@ def test_an_operator_downs_a_host_that_hears_nothing() -> None:
 PLANTED = [
     ("no-contact", lambda: test_a_host_cut_off_alone_falls_silent_before_it_is_replaced(5)),
     ("no-gate", lambda: test_d5_a_stopped_host_begins_nothing_after_it_wakes(15.0)),
-    ("no-joint", lambda: test_d7_a_cut_that_falls_on_a_promotion(0)),
+    ("no-joint", lambda: [test_d7_a_cut_that_falls_on_a_promotion(n) for n in range(8)]),
     ("no-quiet", test_an_operator_downs_a_host_that_hears_nothing),
     ("found-by-seeds-only", test_h1_all_seeds_on_the_losing_side_found_no_second_cluster),
 ]
 
 
 @pytest.mark.parametrize(("fault", "story"), PLANTED, ids=[name for name, _ in PLANTED])
-def test_a_planted_fault_is_found(fault: str, story: Callable[[], None]) -> None:
+def test_a_planted_fault_is_found(fault: str, story: Callable[[], object]) -> None:
     """Each of the rules carries a story."""
     with sabotage(fault), pytest.raises((AssertionError, WorldError)):
         story()
