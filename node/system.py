@@ -440,8 +440,10 @@ class ActorSystem:
     def ready(self) -> tuple[bool, str]:
         """Whether this node is a working member, and why not (I-145: leaving is not ready)."""
         if self._ending is not None:
-            ordered = self._exit is not None and self._exit.done() and self._exit.result().code
-            return False, f"ending: {self._exit.result().reason}" if ordered else "leaving"
+            exit_ = self._exit
+            if exit_ is not None and exit_.done() and not exit_.cancelled() and exit_.result().code:
+                return False, f"ending: {exit_.result().reason}"
+            return False, "leaving"
         if self._core is None:
             return True, "a local system"
         view = self._core.gossip.view

@@ -8,6 +8,7 @@ to it: see `bench.partition.rounds`. Called by that and by `tests/processes`.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -33,6 +34,9 @@ POLL_S = 0.01
 SETTLE_TIMEOUT_S = 60.0
 ACTING_S = 0.5
 """Who began no step for so long does not act."""
+WHOLE_S = 1.0
+"""That all have agreed on a view goes round with the contact pings, and no history shows it. A cut
+that comes before is another experiment: who knows of no agreed view may not decide."""
 
 
 class Network(Protocol):
@@ -288,11 +292,17 @@ class Cluster:
             time.sleep(min(POLL_S, max(left_s, 0)))
 
     def settle(self, timeout_s: float = SETTLE_TIMEOUT_S) -> Instance:
-        """Wait until the cluster is whole and one instance acts; that one."""
+        """Wait until the cluster has been whole for `WHOLE_S` and one instance acts; that one."""
+        whole_since_s = math.inf
+
+        def settled() -> Instance | None:
+            nonlocal whole_since_s
+            now_s = boottime_s()
+            whole_since_s = min(whole_since_s, now_s) if self.is_whole() else math.inf
+            return self.acting() if now_s - whole_since_s >= WHOLE_S else None
+
         found: Instance = self.wait(
-            "the cluster is whole and its singleton acts",
-            lambda: self.is_whole() and self.acting(),
-            timeout_s,
+            f"the cluster is whole for {WHOLE_S:g} s and its singleton acts", settled, timeout_s
         )
         return found
 

@@ -180,6 +180,11 @@ class Driven:
         return next(iter(self.of(Exit)), None)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether there is one."""
+        return self.ended is not None
+
+    @property
     def contact_s(self) -> float:
         """For how long it still has contact, as it told the gate."""
         told = self.of(SetContact)

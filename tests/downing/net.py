@@ -38,7 +38,7 @@ GOSSIP_S = 0.1
 PAUSED_FROM_S = 0.3
 DELAY_S = (0.001, 0.02)
 COUNTS = (Status.UP, Status.LEAVING, Status.EXITING)
-MACHINES_STEPS_MAX = 100_000
+STEPS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,19 +231,25 @@ class Peer:
 
 
 class Net:
-    """Some processes, all up and agreed, one of the rest joining; and a schedule of what happens.
+    """Some processes, all up and agreed, and a schedule of what happens to them.
 
-    `run` plays it and returns the first breach. `counts` tells what was reached.
+    `run` plays it and returns the first breach. `marks` has who was marked down, by whom and when.
     """
 
-    def __init__(self, names: str, schedule: Sequence[tuple[float, str, str, str]], *, seed: int = 1,
-                 strategy: str = "keep-majority", rates: Sequence[float] = (),
-                 delay_s: tuple[float, float] = DELAY_S) -> None:  # fmt: skip
+    def __init__(
+        self,
+        names: str,
+        schedule: Sequence[tuple[float, str, str, str]],
+        *,
+        seed: int = 1,
+        strategy: str = "keep-majority",
+        rates: Sequence[float] = (),
+        delay_s: tuple[float, float] = DELAY_S,
+    ) -> None:
         self.now = 0.0
         self.rng = random.Random(f"net {seed}")
         self.breaches: list[Breach] = []
         self.marks: dict[NodeId, tuple[str, float]] = {}
-        self.contacts = 0
         self._delay_s = delay_s
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._queue: list[tuple[float, int, Callable[..., object], tuple[object, ...]]] = []
@@ -274,7 +280,7 @@ class Net:
             action(*args)
             self._judge()
             steps += 1
-            assert steps < MACHINES_STEPS_MAX, "the resolvers do not come to rest"
+            assert steps < STEPS_MAX, "the resolvers do not come to rest"
         return self.breaches[0] if self.breaches else None
 
     def at(self, after_s: float, action: Callable[..., object], *args: object) -> None:
@@ -323,7 +329,6 @@ class Net:
                     self.at(self.rng.uniform(*DELAY_S), other.merge, peer)
         for peer in awake:
             peer.lead()
-        self.contacts += sum(p.machine.contact_until > p.clock for p in awake)
 
     # what a schedule can have; names in texts, "" for none
 

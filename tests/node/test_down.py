@@ -159,6 +159,26 @@ def test_an_instance_without_contact_is_shown_as_suspended() -> None:
         assert row["state"] == "running"
 
 
+def test_who_is_downed_is_not_ready_and_says_why() -> None:
+    """From the moment at which it is told until it has ended, while its actors stop."""
+    seen: set[tuple[bool, str]] = set()
+    with World(seed=3, nodes="a b c", settings=Settings(downing="keep-majority")) as world:
+        converged(world)
+        system = world.system("c")
+        assert system.ready() == (True, "up")
+        address = world["a"].address
+        order(world, "a", "c")
+
+        def ended() -> bool:
+            seen.add(system.ready())
+            return not world["c"].running
+
+        world.run_until(ended)
+        downed = f"ending: downed: told by {address}: an operator ordered it"
+        assert (False, downed) in seen
+        assert seen <= {(True, "up"), (False, downed)}
+
+
 def test_lease_majority_without_a_store_is_a_warning(tmp_path: Path) -> None:
     """It would never decide; with a store there is none."""
     for lease, count in ((None, 1), (f"sqlite://{tmp_path}/leases.db", 0)):

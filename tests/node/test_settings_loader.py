@@ -57,6 +57,29 @@ def test_each_source_goes_before_the_next(toml: Path) -> None:
     assert mixed.port == 25520
 
 
+def test_downing_can_be_set_from_each_source(tmp_path: Path) -> None:
+    """Strategy with its parameters, timings and the lease mean the same wherever they stand."""
+    values = {
+        "downing": "lease-majority:role=core",
+        "down_after_s": "8",
+        "contact_s": "4",
+        "down_all_when_unstable_s": "30",
+        "lease": f"sqlite://{tmp_path}/leases.db",
+    }
+    path = tmp_path / "downing.toml"
+    path.write_text(
+        f'downing = "{values["downing"]}"\nlease = "{values["lease"]}"\ncontact_s = 4\n'
+        "[down]\nafter_s = 8\nall_when_unstable_s = 30\n"
+    )
+    flags = load(dict(values))
+    assert flags == load(environ={environment_name(key): text for key, text in values.items()})
+    assert flags == load(toml=path)
+    assert str(flags.strategy()) == values["downing"]
+    timings = flags.downing_settings()
+    assert (timings.down_after_s, timings.contact_s) == (8.0, 4.0)
+    assert timings.down_all_when_unstable_s == 30.0
+
+
 def test_a_flag_that_was_not_given_hides_nothing() -> None:
     """argparse gives None for those."""
     assert load({"name": None}, {"TENURE_NAME": "x"}).name == "x"

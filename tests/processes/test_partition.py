@@ -91,8 +91,8 @@ def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_the_host_that_is_cut_off_falls_silent_goes_and_joins_again(three: Cluster) -> None:
-    """I-85: cut off alone, the host begins no step once another instance does, downs itself with
-    exit code 10 and a reason; the two others live. Restarted, it joins after the heal."""
+    """I-89, I-99: cut off alone, the host begins no step once another instance does, downs itself
+    with exit code 10 and a reason; the two others live. Restarted, it joins after the heal."""
     three.start()
     three.restarts = False
     old = three.settle()

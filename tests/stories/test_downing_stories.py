@@ -59,10 +59,12 @@ class Downing(Story):
         """And listen."""
         super().host_ledger(system)
         name = self.here().name
+
+        def note(fact: object) -> None:
+            self.told.append((self.now, name, fact))
+
         for kind in (ContactChanged, DowningDecided, DowningUnsettled):
-            system.events.subscribe(
-                kind, lambda fact, name=name: self.told.append((self.now, name, fact))
-            )
+            system.events.subscribe(kind, note)
 
     def ready(self) -> str:
         """All up, one hosts and acts, and all have agreed; returns the host."""
@@ -71,7 +73,7 @@ class Downing(Story):
         return host
 
     def apart(self) -> str:
-        """As `ready`, and the host is not the leader, which has been restarted; returns the host."""
+        """As `ready`, and the leader has been restarted, so that it is not the host."""
         self.ready()
         self.restart("a")
         self.until_all_up()
@@ -114,8 +116,13 @@ class Downing(Story):
     def rejoin(self, names: str) -> None:
         """Their supervisors start them again."""
         for node in self._group(names):
-            self.run_until(lambda node=node: not node.running, within_s=60)
+            self.until_gone(node.name)
             self.restart(node, after_s=RESTART_S)
+
+    def until_gone(self, names: str, *, within_s: float = 60.0) -> None:
+        """Until these processes have ended."""
+        nodes = self._group(names)
+        self.run_until(lambda: not any(node.running for node in nodes), within_s=within_s)
 
     def well(self, *, within_s: float = 60.0) -> None:
         """One view, one host, it acts; and never two did."""
@@ -232,7 +239,7 @@ def test_a_host_cut_off_alone_falls_silent_before_it_is_replaced(nodes: int) -> 
             world.cut(host)
             assert world.until_taken_over() <= LONE_HOST_S
             assert world.last_step(host) <= cut_at + CONTACT_S
-            world.run_until(lambda: not world[host].running, within_s=60)  # noqa: B023
+            world.until_gone(host)
             assert world.codes(host) == {10}
             world.heal_all()
             world.rejoin(host)
@@ -266,7 +273,7 @@ def test_i85_only_the_link_between_host_and_leader_is_cut_and_nothing_happens() 
         world.well()
 
 
-@pytest.mark.parametrize("nodes", [4, 5, 7])
+@pytest.mark.parametrize("nodes", [4, 7])
 def test_h4_a_host_cut_from_all_but_one_goes_on(nodes: int) -> None:
     """H4a: through the one that it reaches."""
     with Downing(nodes) as world:
@@ -335,7 +342,7 @@ def test_h5_a_deaf_member_does_not_stop_the_others() -> None:
 # pauses
 
 
-@pytest.mark.parametrize("s", [3.0, 8.0, 15.0, 60.0])
+@pytest.mark.parametrize("s", [3.0, 8.0, 15.0])
 def test_d5_a_stopped_host_begins_nothing_after_it_wakes(s: float) -> None:
     """D5, I-86, I-87, review F10: no step before it has contact again, or has ended."""
     with Downing() as world:
@@ -388,10 +395,11 @@ def test_d1_a_restarted_seed_founds_no_island(into_cut: str) -> None:
     with Downing("a b c", into_cut=into_cut) as world:
         host = world.ready()
         world.cut(host)
-        world.run_until(lambda: not world[host].running, within_s=60)
+        world.until_gone(host)
         world.restart(host, after_s=RESTART_S)
         world.run_for(s=60)
-        assert world[host].view is None or len(world[host].view.members) == 0
+        view = world[host].view
+        assert view is None or view.members == ()
         assert host not in world.hosts
         world.heal_all()
         world.well()
@@ -666,10 +674,9 @@ def test_thirty_members_ten_killed_at_once() -> None:
         world.until_hosted()
         world.run_for(s=3)
         world.crash(world.nodes[20:], silent=True)
-        world.run_for(s=30)
+        world.well(within_s=30)
         assert len(world.living.split()) == 20
         assert len(world.facts(DowningDecided)) == 1
-        world.well()
 
 
 @pytest.mark.parametrize("minority", ["a b", "d e"])
