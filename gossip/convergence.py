@@ -81,17 +81,16 @@ class Convergence:
             if equal is not known.equal or known.seen_at_counter != table.counter:
                 self.version += 1
             known.counter, known.equal, known.seen_at_counter = head.counter, equal, table.counter
-        if self._seen[0] != table.counter:
-            self._seen = (table.counter, set())
+        seen = self._have_seen()
         if equal:
-            self._seen[1].add(sender)
+            seen.add(sender)
             self._unseen.discard(sender)
             self._differs.pop(sender, None)
             self._sync_rounds.pop(sender, None)
             if any(type(message) is ViewSeen for message in messages):
                 ground.send(sender, ViewSeenAck(head.counter))
         else:
-            self._seen[1].discard(sender)
+            seen.discard(sender)
             if member.counts and sender not in ground.unreachable:
                 self._unseen.add(sender)
             self._differs.setdefault(sender, now)
@@ -131,9 +130,7 @@ class Convergence:
         if self._counting[0] != table.roster:
             counting = {node for node, member in members.items() if member.counts}
             self._counting = (table.roster, counting - {ground.self_id})
-        if self._seen[0] != table.counter:
-            self._seen = (table.counter, set())  # nobody has seen the new view yet
-        self._unseen = self._counting[1] - ground.unreachable - self._seen[1]
+        self._unseen = self._counting[1] - ground.unreachable - self._have_seen()
         self._undecided = tuple(
             sorted(
                 node
@@ -142,6 +139,13 @@ class Convergence:
                 and members[node].status in (Status.UP, Status.WEAKLY_UP, Status.JOINING)
             )
         )
+
+    def _have_seen(self) -> set[NodeId]:
+        """Whose last report is our present view; nobody's when it has just changed."""
+        counter = self._ground.table.counter
+        if self._seen[0] != counter:
+            self._seen = (counter, set())
+        return self._seen[1]
 
     @property
     def undecided(self) -> tuple[NodeId, ...]:
@@ -152,13 +156,6 @@ class Convergence:
     def silent(self) -> tuple[NodeId, ...]:
         """Members whose report of the present view is missing, sorted."""
         return tuple(sorted(self._unseen))
-
-    @property
-    def seen_by(self) -> frozenset[NodeId]:
-        """Members whose last report is our present view, as far as it came since they were last
-        unreachable."""
-        counter, seen = self._seen
-        return frozenset(seen) if counter == self._ground.table.counter else frozenset()
 
     @property
     def is_complete(self) -> bool:

@@ -616,7 +616,10 @@ class Prober:
         """A member said something. When nobody had for a while, what we hold of others is as old
         as that, and their answers are on their way."""
         silent_s = self.silent_s(now)
-        was_isolated = bool(self._suspects) and self.is_isolated(now)
+        # Who probes seldom hears seldom: between two words of the only one left it was not cut
+        # off, or its suspicions of all others would be put off for ever.
+        usual_s = SILENT_INTERVALS * self._factor * self._ground.settings.probe_interval_s
+        was_isolated = bool(self._suspects) and silent_s >= usual_s and self.is_isolated(now)
         self._heard_any_at = now
         self._said_isolated = False
         if not was_isolated or silent_s == math.inf:

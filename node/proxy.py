@@ -89,7 +89,7 @@ class SingletonProxies:
 
     @property
     def forwarded_count(self) -> int:
-        """Messages that went on to a host elsewhere, so far."""
+        """Messages from elsewhere that went on to another host, so far."""
         return sum(proxy.forwarded_count for proxy in self._proxies.values())
 
     def take_back(self, node: NodeId | None, delivery: Delivery) -> None:
@@ -182,7 +182,8 @@ class SingletonProxy:
         else:
             if node is None:
                 self._was_used = True
-            self.forwarded_count += 1
+            else:
+                self.forwarded_count += 1
             self._runtime.forward(delivery, host)
 
     def take_back(self, node: NodeId | None, delivery: Delivery) -> None:

@@ -86,7 +86,8 @@ def _plan_s3(scale: Scale) -> list[Run]:
         for kind in (FROZEN, STALLED)
         # Stalled members of plain SWIM accuse everybody: minutes of work for one cell.
         if kind == FROZEN or scale.is_full or (
-            seed == 1 and count <= 16 and blocked_s in stalled_s and pause_s == pauses[0]
+            seed == 1 and count == counts[len(counts) // 2]
+            and blocked_s in stalled_s and pause_s == pauses[0]
         )
     ]  # fmt: skip
 

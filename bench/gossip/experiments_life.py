@@ -205,7 +205,25 @@ def _notes_s8(results: Results) -> list[str]:
     ]
 
 
-S8 = Experiment(_plan_s8, _simulate_s8, _rows_s8, lambda found: None, _notes_s8)
+def _plot_s8(results: Results) -> str | None:
+    return _bars(results, "S8: three in ten restart, until all views are right (median)", "right_s",
+                 "until all are right", limit=SETTLED_AFTER_S)  # fmt: skip
+
+
+def _bars(
+    results: Results, title: str, key: str, name: str, *, limit: float, unit: str = "s",
+    **cell: object,
+) -> str | None:  # fmt: skip
+    """The median of one figure for each size; None when there is none."""
+    groups = {
+        f"N={size}": {name: statistics.median(values)}
+        for size in results.sizes()
+        if (values := results.values(key, members=size, **cell))
+    }
+    return plot.bars(title, plot.Axis(unit), groups, limit=limit) if groups else None
+
+
+S8 = Experiment(_plan_s8, _simulate_s8, _rows_s8, _plot_s8, _notes_s8)
 
 # S9: a partition heals
 
@@ -268,7 +286,12 @@ def _rows_s9(results: Results) -> list[Row]:
     return rows
 
 
-S9 = Experiment(_plan_s9, _simulate_s9, _rows_s9, lambda found: None, lambda found: [])
+def _plot_s9(results: Results) -> str | None:
+    return _bars(results, "S9: a partition heals, until one view (median)", "healed_s",
+                 "until one view", limit=30)  # fmt: skip
+
+
+S9 = Experiment(_plan_s9, _simulate_s9, _rows_s9, _plot_s9, lambda found: [])
 
 # S10: one rumour
 
@@ -335,4 +358,9 @@ def _rows_s10(results: Results) -> list[Row]:
     return rows
 
 
-S10 = Experiment(_plan_s10, _simulate_s10, _rows_s10, lambda found: None, lambda found: [])
+def _plot_s10(results: Results) -> str | None:
+    return _bars(results, "S10: one rumour, until all know it (median)", "ticks", "until all know",
+                 limit=12, unit="gossip ticks", exchange=True)  # fmt: skip
+
+
+S10 = Experiment(_plan_s10, _simulate_s10, _rows_s10, _plot_s10, lambda found: [])

@@ -56,7 +56,10 @@ PLOTTED = {
     "R3": ("r3_join_s", "s", "all go at once, until all see all (median)"),
     "R4": ("r4_bytes_per_s", "B/s", "idle, on lo per member, all headers"),
     "R5": ("r5_leave_s", "s", "a leave, until all others know it (median)"),
+    "R6": ("suspects_25", "", "25 % loss: wrong suspicions"),
+    "R7": ("r7_probe_p99_ms", "ms", "pings beside bulk on the control lane, 99th percentile"),
 }
+"""Experiment → its chief sample, the unit, and the title of its plot."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -277,7 +280,7 @@ def _picture(name: str, cells: Sequence[_Cell]) -> str | None:
     if name not in PLOTTED:
         return None
     sample, unit, title = PLOTTED[name]
-    metric = next(one for one in EXPERIMENTS[name].metrics if one.name == sample)
+    metric = next(one for one in EXPERIMENTS[name].metrics if sample in (one.sample, one.name))
     groups: dict[str, dict[str, float]] = {}
     for cell in cells:
         median = report.row(sample, unit, cell.samples.values.get(sample, []), expected=0).median

@@ -502,7 +502,9 @@ class SimTransport:
 
     def _give_up(self, link: Link) -> None:
         if not link.ended and link.target is None:
-            self._pace_of(link).failures += 1
+            pace = self._pace_of(link)
+            pace.failures += 1
+            pace.next_at = max(pace.next_at, self._loop.time())
             self._end(link)
 
     def _woken(self, link: Link) -> None:

@@ -301,6 +301,28 @@ async def test_a_process_whose_kernel_refuses_is_not_waited_for() -> None:
 
 
 @on_both_loops
+async def test_only_a_path_that_failed_of_late_refuses_at_once() -> None:
+    """What failed long ago may have healed: the first message waits for the attempt."""
+    failing_s = 0.3
+    async with Stage() as stage:
+        a = await stage.node(1, limits=limits(failing_s=failing_s, redial_max_s=0.05))
+        peer = NodeId(HOST, free_port(), 5)
+        a.transport.learn(peer, free_port(), 2)
+        send_data(a.transport, peer, b"1")
+        await a.inbox.until(lambda: a.inbox.dropped)
+        failed_at = time.monotonic()
+        link = a.transport.data_link(peer)
+        assert link is not None
+        assert link.is_full
+        a.transport.close_links(peer)
+        while time.monotonic() < failed_at + failing_s + 0.1:  # the pause before a dial counts too
+            await asyncio.sleep(0.01)
+        link = a.transport.data_link(peer)
+        assert link is not None
+        assert not link.is_full
+
+
+@on_both_loops
 async def test_failing_dials_come_ever_more_slowly() -> None:
     """No dial storm, however much is sent: the fifth dial comes 50 + 100 + 200 + 400 ms later."""
     loop = asyncio.get_running_loop()

@@ -518,3 +518,26 @@ def test_two_clusters_of_different_names_leave_each_other_in_peace(mutual: bool)
         world.run_for(s=40)
         assert world.network.frames_sent - frames < quiet + 200
         assert len(clusters(world)) == 2
+
+
+@pytest.mark.parametrize(("seed", "pair"), [(11, "d e"), (59, "a b"), (1010, "d e"), (1019, "a b")])
+def test_two_whose_links_went_one_by_one_give_the_others_up(seed: int, pair: str) -> None:
+    """They probe seldom by then and hear each other alone: no word of the one may put off what they
+    hold against the others for ever. When all heals, so do they."""
+    dice = random.Random(f"staggered {seed}")
+    rest = [name for name in ALL if name not in pair]
+    with Scene(seed, " ".join(ALL)) as world:
+        world.until_all_up()
+        world.run_for(s=3)
+        for one in pair.split():
+            for other in rest:
+                world.after(20.0 * dice.random(), lambda one, other: world.cut(one, from_=other),
+                            one, other)  # fmt: skip
+        world.run_for(s=140)
+        lost = {id_of(world, name) for name in rest}
+        for name in pair.split():
+            view = world[name].view
+            assert view is not None
+            assert view.unreachable >= lost
+        world.heal_all()
+        world.end_well(within_s=30)

@@ -18,7 +18,6 @@ FACTS, GO, BLOCK_S, BULK_TO = "BENCH_FACTS", "BENCH_GO", "BENCH_BLOCK_S", "BENCH
 """Names of the environment variables: the file, the FIFO, for how long SIGUSR1 blocks the loop, and
 to which member SIGUSR2 sends bulk (ours only)."""
 
-
 ORPHANS_END_AFTER_S = 2.0
 
 
