@@ -158,6 +158,12 @@ class Convergence:
         return tuple(sorted(self._unseen))
 
     @property
+    def seen_by(self) -> frozenset[NodeId]:
+        """Members whose last report is our present view, as far as it came since they were last
+        unreachable."""
+        return frozenset(self._have_seen())
+
+    @property
     def is_complete(self) -> bool:
         """Every member that counts has reported our very view, and nobody is undecided."""
         return not self._unseen and not self._undecided
