@@ -117,7 +117,8 @@ class DowningMachine:
         self._lost: frozenset[NodeId] = frozenset()  # unreachable, and not down yet
         self._key: object = None
         self._changed_at = math.inf  # when the reachability that is decided about last changed
-        self._first_change_at = math.inf
+        self._first_change_at = math.inf  # since when it has not settled
+        self._whole_since = -math.inf  # when the last of the unreachable came back
         self._lose_since = math.inf
         self._proposal: Proposal | None = None
         self._unsettled_told = False
@@ -247,9 +248,11 @@ class DowningMachine:
         )
         self._proposal = None
         if not self._lost:
-            self._first_change_at, self._unsettled_told = math.inf, False
-        elif downed or self._first_change_at == math.inf:
-            # Marking one down is progress: what remains gets its own time.
+            if before_lost:
+                self._whole_since = -math.inf if downed else now
+        elif downed or (not before_lost and now >= self._whole_since + self.settings.down_after_s):
+            # Marking one down is progress: what remains gets its own time. A heal that does not
+            # last is none: a link that comes and goes leaves the view as unsettled as before.
             self._first_change_at, self._unsettled_told = now, False
         self._contact.hurry(now)
 
@@ -265,6 +268,7 @@ class DowningMachine:
         restart = event.gap_s >= self.settings.down_after_s
         self._changed_at = now if restart else self._changed_at + event.gap_s
         self._first_change_at += event.gap_s
+        self._whole_since += event.gap_s
         if self._lose_since < math.inf:
             self._lose_since = now if restart else self._lose_since + event.gap_s
         self._contact.hurry(now)
@@ -680,9 +684,18 @@ class DowningMachine:
         self._decided(verdict)
         self._end(DOWNED_EXIT, f"downed: {words}; unreachable: {_addresses(self._lost)}")
 
+    @property
+    def _awaits_arbiter(self) -> bool:
+        return self._proposal is not None and self._proposal.kind.asks_lease
+
+    @property
+    def _unsettled_since(self) -> float:
+        return self._first_change_at if self._lost else math.inf
+
     def _note_unsettled(self, now: float) -> None:
-        for_s = now - self._first_change_at  # minus infinity when nobody is lost
-        limit_s = self.settings.down_all_when_unstable_s
+        for_s = now - self._unsettled_since
+        # A side that waits for the arbiter has settled; what is unknown downs nobody.
+        limit_s = None if self._awaits_arbiter else self.settings.down_all_when_unstable_s
         if limit_s is not None and for_s > self.settings.down_after_s + limit_s:
             words = (
                 f"the view did not settle for {for_s:.1f} s (down_all_when_unstable_s={limit_s:g})"
@@ -698,15 +711,16 @@ class DowningMachine:
         """When the passing of time alone changes a verdict."""
         due = self._changed_at + self.settings.down_after_s
         if due <= now:
-            due = self._arbiter_at
+            # One that is past waits for an event: an answer, or that we lead again.
+            due = self._arbiter_at if self._arbiter_at > now else math.inf
         unstable_s = self.settings.down_all_when_unstable_s
-        if unstable_s is not None:
+        if unstable_s is not None and not self._awaits_arbiter:
             # Just after: the limit has to be exceeded.
             limit_s = self.settings.down_after_s + unstable_s + 0.001
-            due = min(due, self._first_change_at + limit_s)
+            due = min(due, self._unsettled_since + limit_s)
         if not self._unsettled_told:
             unsettled_s = UNSETTLED_AFTER * self.settings.down_after_s + 0.001
-            due = min(due, self._first_change_at + unsettled_s)
+            due = min(due, self._unsettled_since + unsettled_s)
         return due
 
     def _end(self, code: int, reason: str) -> None:

@@ -171,9 +171,9 @@ class Drive:
     @property
     def _share_of_stable(self) -> float:
         """How much of the wait had passed, where it was not over yet."""
-        whole_s = self.timing.get("stable_after_s", 2.0)
+        whole_s = float(self.timing.get("stable_after_s", 2.0))
         since_s = float(self.timing.get("since_latest_change_s", 1.0))
-        return min(0.9, since_s / float(whole_s))
+        return min(0.9, since_s / whole_s) if whole_s else 0.9
 
     def _result(self) -> tuple[str, tuple[NodeId, ...]]:
         me = self.view.self_id

@@ -712,7 +712,6 @@ def test_i88_two_of_five_whose_links_go_one_by_one_never_win(
             assert set(FIVE.split()) - set(side) <= set(world.living.split()), f"seed {seed}"
 
 
-@pytest.mark.xfail(strict=True, reason="the two put off their suspicion of the others for ever")
 def test_two_whose_links_went_one_by_one_end_at_last() -> None:
     """They hear each other alone, and rarely: that must not pass for news of the others."""
     with Downing(seed=52) as world:
