@@ -77,8 +77,9 @@ class _Suspect:
     deadline: float
     accusers: set[NodeId] = field(default_factory=set)
     voices: set[NodeId] = field(default_factory=set)  # whose connections brought the accusations
-    attempt: int = 0  # of the latest dial before it ends
+    attempts: set[int] = field(default_factory=set)  # of the dials before it ends
     asked_at: float = math.inf  # when it is dialled next
+    asked_from: float = math.inf  # when it was first, before this end
     is_alive: bool = False  # its process answered a dial
 
 
@@ -300,7 +301,10 @@ class Prober:
         if not probe.is_watch:
             if probe.acked:
                 self._health.answered(in_time=not probe.helpers)
-        elif self._watch.probed(probe.target, probe.is_missed, self._health.loss) and self._is_well:
+            return
+        # That the event loop of a process which greets does not get round to us is no loss.
+        is_missed = probe.is_missed and probe.target not in self.unresponsive
+        if self._watch.probed(probe.target, is_missed, self._health.loss) and self._is_well:
             self._ground.counters["held-for-losses"] += 1
             self._hold(probe.target, now)
 
@@ -392,6 +396,7 @@ class Prober:
         for suspect in self._suspects.values():
             suspect.since += gap_s
             suspect.asked_at += gap_s
+            suspect.asked_from += gap_s
             suspect.deadline += gap_s
         self._suspects_due += gap_s
         if self._next_at < math.inf:
@@ -527,7 +532,8 @@ class Prober:
         is_known = accuser in suspect.accusers
         is_enough = len(suspect.accusers) > ground.settings.suspicion_confirmations
         suspect.voices.add(voice or ground.self_id)
-        if not is_known and not is_enough:
+        # Whoever accuses asks the accused before the end, however many accuse it already.
+        if not is_known and (not is_enough or accuser == ground.self_id):
             suspect.accusers.add(accuser)
         self._set_deadline(suspect)
         if is_known or (is_enough and accuser != ground.self_id):
@@ -551,9 +557,9 @@ class Prober:
         is_accuser = self._ground.self_id in suspect.accusers
         if due < suspect.deadline and (is_accuser or suspect.asked_at == math.inf):
             suspect.deadline = due
-            if is_accuser and not self._is_plain:
-                last_questions_s = LAST_QUESTIONS * self._ground.settings.dial_timeout_s
-                suspect.asked_at = min(suspect.asked_at, due - last_questions_s)
+        if is_accuser and not self._is_plain:
+            last_questions_s = LAST_QUESTIONS * self._ground.settings.dial_timeout_s
+            suspect.asked_at = min(suspect.asked_at, suspect.deadline - last_questions_s)
         self._suspects_due = min(self._suspects_due, suspect.asked_at, suspect.deadline)
 
     def _end_suspicions(self, now: float) -> None:
@@ -568,22 +574,27 @@ class Prober:
                     ground.publish(HeardNobody(self.silent_s(now)))
                 # What is wrong is most likely wrong with us.
                 suspect.deadline = now + ground.settings.probe_interval_s
-                suspect.asked_at = math.inf
+                suspect.asked_at = suspect.asked_from = math.inf
                 continue
-            is_accuser = ground.self_id in suspect.accusers or self._is_plain
+            is_accuser = ground.self_id in suspect.accusers
             if now < suspect.deadline:
-                suspect.asked_at = max(suspect.asked_at, now - timeout_s) + timeout_s
-                suspect.attempt = ground.next_seq()
-                ground.out.append(Dial(node, suspect.attempt))
+                suspect.asked_at = now + timeout_s
+                suspect.asked_from = min(suspect.asked_from, now)
+                attempt = ground.next_seq()
+                suspect.attempts.add(attempt)
+                ground.out.append(Dial(node, attempt))
                 self._ping(node, now)
-            elif is_accuser or suspect.asked_at < math.inf:
+            elif self._is_plain or now >= suspect.asked_from + (LAST_QUESTIONS - 1) * timeout_s:
                 self._end_suspicion(node)
                 self.mark_unreachable(node, suspect.incarnation, now)
             else:
-                # Who accused it says so by now; if a whole cluster asked and spoke at once there
-                # would be a record of each.
-                suspect.asked_at = now + ground.rng.uniform(*BYSTANDER_WAIT_S)
-                suspect.deadline = suspect.asked_at + LAST_QUESTIONS * timeout_s
+                # Nobody is given up unasked, also by who accuses at the last moment. A bystander
+                # waits: if a whole cluster asked and spoke at once there would be a record of each.
+                begin = suspect.asked_from
+                if begin == math.inf:
+                    wait_s = 0.0 if is_accuser else ground.rng.uniform(*BYSTANDER_WAIT_S)
+                    begin = suspect.asked_at = now + wait_s
+                suspect.deadline = begin + LAST_QUESTIONS * timeout_s
         self._suspects_due = min(
             (min(s.asked_at, s.deadline) for s in suspects.values()), default=math.inf
         )
@@ -629,17 +640,18 @@ class Prober:
         low_s = self._min_s()
         for suspect in self._suspects.values():
             suspect.since += silent_s
-            suspect.deadline = suspect.asked_at = math.inf
+            suspect.deadline = suspect.asked_at = suspect.asked_from = math.inf
             self._end_by(suspect, max(now, suspect.since) + low_s)
 
     def dialled(self, event: Dialled, now: float) -> bool:
         """The last question to a suspect is answered; True when it was ours."""
         suspect = self._suspects.get(event.peer)
-        if suspect is None or suspect.attempt == 0 or suspect.attempt != event.attempt:
+        if suspect is None or event.attempt not in suspect.attempts:
             return False
         if event.control is DialOutcome.ANSWERED and not suspect.is_alive:
             suspect.is_alive = True
-            suspect.deadline = suspect.asked_at = math.inf  # it is asked again in the end
+            # It is asked again in the end.
+            suspect.deadline = suspect.asked_at = suspect.asked_from = math.inf
             self._set_deadline(suspect)
             self.version += 1
             self._ground.counters["unresponsive"] += 1

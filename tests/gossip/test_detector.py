@@ -18,6 +18,7 @@ class Asked(Subject):
     """A subject whose dials are answered as `outcome` says."""
 
     outcome = DialOutcome.UNKNOWN
+    answers_late = False  # each answer comes after the next question
 
     def wait(self, for_s: float) -> None:
         end = self.now + for_s
@@ -25,10 +26,11 @@ class Asked(Subject):
             self.now = max(self.now, self.machine.deadline)
             effects = self.machine.tick(self.now)
             self.sent += [effect for effect in effects if isinstance(effect, Send)]
-            for effect in effects:
-                if isinstance(effect, Dial):
-                    answer = Dialled(effect.peer, effect.attempt, self.outcome, None)
-                    self.machine.handle(answer, self.now)
+            self.dials += [effect for effect in effects if isinstance(effect, Dial)]
+            while len(self.dials) > self.answers_late:
+                dial = self.dials.pop(0)
+                answer = Dialled(dial.peer, dial.attempt, self.outcome, None)
+                self.machine.handle(answer, self.now)
         self.now = end
 
 
@@ -49,6 +51,28 @@ def test_a_process_that_greets_is_unresponsive_and_has_six_times_as_long() -> No
     assert busy.machine.view.unresponsive == {SUBJECT}
     busy.listen(20.0)
     assert busy.state == "dead"
+
+
+def test_nobody_is_given_up_unasked_also_by_who_accuses_when_enough_have() -> None:
+    """Two accuse it, which is enough, before our own probe of it fails: it greets, so it lives."""
+    for seed in range(100):
+        busy = Asked(GossipSettings(suspicion_confirmations=1, health_max=1), seed=seed)
+        busy.outcome, busy.answers_late = DialOutcome.ANSWERED, True
+        for accuser in (PEER, OTHER):
+            busy.tell(Gossip(suspicions=(Suspicion(SUBJECT, J, accuser),)), sender=accuser)
+        busy.listen(6.0)
+        assert (seed, busy.state) == (seed, "suspect")
+        assert busy.machine.view is not None
+        assert busy.machine.view.unresponsive == {SUBJECT}
+
+
+def test_a_greeting_counts_also_when_it_answers_an_earlier_dial() -> None:
+    """On a busy host each answer comes after the next question."""
+    busy = Asked()
+    busy.outcome, busy.answers_late = DialOutcome.ANSWERED, True
+    accuse(busy)
+    busy.listen(8.0)
+    assert busy.state == "suspect"
 
 
 def test_a_kernel_that_only_accepts_spares_nobody() -> None:

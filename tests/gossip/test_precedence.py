@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.effects import Send
-from gossip.events import PeerFrame, Started
+from gossip.events import Dial, PeerFrame, Started
 from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, NodeId, Status, Tombstone
 from gossip.messages import Gossip, JoinChallenge, Nack, Suspicion, Welcome
@@ -29,14 +29,15 @@ J = 5  # the incarnation we hold
 class Subject:
     """A machine in a cluster of four, still joining, that is told things by the leader."""
 
-    def __init__(self, settings: GossipSettings | None = None) -> None:
+    def __init__(self, settings: GossipSettings | None = None, seed: int = 1) -> None:
         self.machine = GossipMachine(
             Member(ME),
             cluster_name="t",
             settings=settings or GossipSettings(),
-            rng=random.Random(1),
+            rng=random.Random(seed),
         )
         self.now = 0.0
+        self.dials: list[Dial] = []
         self.machine.handle(Started(((PEER.host, PEER.port),)), 0.0)
         self.sent: list[Send] = []
         ups = [
