@@ -566,9 +566,10 @@ class Prober:
         ground, suspects = self._ground, self._suspects
         timeout_s = ground.settings.dial_timeout_s
         is_isolated = self.is_isolated(now)
+        put_off_s = self._isolated_max_s() - LAST_QUESTIONS * timeout_s
         for node in sorted(n for n, s in suspects.items() if now >= min(s.asked_at, s.deadline)):
             suspect = suspects[node]
-            if is_isolated and now < suspect.since + self._isolated_max_s():
+            if is_isolated and now < suspect.since + put_off_s:
                 if not self._said_isolated:
                     self._said_isolated = True
                     ground.publish(HeardNobody(self.silent_s(now)))
@@ -650,9 +651,10 @@ class Prober:
             return False
         if event.control is DialOutcome.ANSWERED and not suspect.is_alive:
             suspect.is_alive = True
-            # It is asked again in the end.
-            suspect.deadline = suspect.asked_at = suspect.asked_from = math.inf
-            self._set_deadline(suspect)
+            if suspect.since + self._timeout_s(confirmations=0) > suspect.deadline:
+                # It is asked again in the end.
+                suspect.deadline = suspect.asked_at = suspect.asked_from = math.inf
+                self._set_deadline(suspect)
             self.version += 1
             self._ground.counters["unresponsive"] += 1
         return True

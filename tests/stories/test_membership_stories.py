@@ -289,5 +289,6 @@ def test_a_sleeper_that_all_whom_it_knows_left_behind_is_the_cluster(
         world.crash("a b c", silent=silent)
         world.restart("a b c", after_s=0.5)
         world.run_for(s=10)
-        world.until_all_up(within_s=30)
+        # It hears nobody for 24 s before it gives up the first, and asks each once more.
+        world.until_all_up(within_s=32)
         assert clusters(world) == before
