@@ -170,7 +170,10 @@ class GossipMachine:
             MembersDoomed: self._members_doomed,
             TypesHosted: self._types_hosted,
         }
-        self._messages: dict[type, Callable[..., None]] = {
+        self._messages = self._message_handlers()
+
+    def _message_handlers(self) -> dict[type, Callable[..., None]]:
+        return {
             Ping: lambda sender, message, now: self._prober.pinged(sender, message),
             Ack: self._acked,
             PingRequest: self._prober.ping_requested,

@@ -27,7 +27,6 @@ TAKEOVER = ("new_instance_s", "loser_exit_s", "loser_exit_from_detection_s")
 
 HEAL_SPREAD_S = 0.3
 ACT_ON_S = 1.0
-OUTCOME_TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +35,13 @@ class Timings:
 
     down_after_s: float
     cut_for_s: float
+    outcome_timeout_s: float
 
     @classmethod
     def of(cls, preset: str) -> Timings:
-        """`cut_for_s` is how long a cut lasts that nobody need lose by."""
-        return cls(10.0, 45.0) if preset == "wan" else cls(5.0, 20.0)
+        """`cut_for_s` is how long a cut lasts that nobody need lose by. A member that is cut off
+        alone is the last to believe it: at wan after a minute and more."""
+        return cls(10.0, 45.0, 240.0) if preset == "wan" else cls(5.0, 20.0, 90.0)
 
 
 @dataclass(eq=False)
@@ -112,7 +113,7 @@ class Rounds:
                 self._crash(old)
             case _:
                 raise ValueError(f"{self._fault!r} is no fault: name some of {', '.join(FAULTS)}")
-        cluster.settle(OUTCOME_TIMEOUT_S)
+        cluster.settle(self._timings.outcome_timeout_s)
         cluster.wait_until(boottime_s() + ACT_ON_S)
         samples.add("acting_overlap_s", cluster.steps.overlap_s(begun_s))
         samples.add("overrun_s", cluster.steps.overrun_s(begun_s))
@@ -206,7 +207,9 @@ class Rounds:
             cluster.wait_until(at_s + 3 * self._timings.down_after_s)
         finally:
             woken_s = cluster.signal(life, signal.SIGCONT)
-        cluster.wait(f"{life.member.name} exits", lambda: not life.running, OUTCOME_TIMEOUT_S)
+        cluster.wait(
+            f"{life.member.name} exits", lambda: not life.running, self._timings.outcome_timeout_s
+        )
         assert life.ended_at_s is not None
         cluster.steps.read()
         self._samples.add("steps_after_pause", float(len(old.steps_from(woken_s))))
@@ -231,7 +234,7 @@ class Rounds:
         first_s = cluster.wait(
             "another instance acts",
             lambda: cluster.steps.first_of_another(old, at_s),
-            OUTCOME_TIMEOUT_S,
+            self._timings.outcome_timeout_s,
         )
         self._samples.add("new_instance_s", first_s - at_s)
         self._decided_s.append(first_s - at_s)
@@ -245,7 +248,7 @@ class Rounds:
                 not any(life.running for life in lives)
                 and [life.ended_at_s - at_s for life in lives if life.ended_at_s is not None]
             ),
-            OUTCOME_TIMEOUT_S,
+            self._timings.outcome_timeout_s,
         )
         self._samples.add("loser_exit_s", max(ended))
         from_detection = [
