@@ -26,6 +26,7 @@ NAMES = "abcde"
 PARTS = 8
 HEALED_WITHIN_S = 30.0
 HOUR_S = 3600.0
+LOSSY_GRACE_S = 8.0
 CALM_FRAMES_PER_S_MAX = 40  # per member
 FAULTS = (
     "crash", "silent crash", "restart", "mass restart", "start", "leave", "pause",
@@ -113,6 +114,8 @@ class Campaign(Story):
                 self.pause(name, s=self.dice.choice([0.3, 1.0, 5.0, 15.0]))
             case "lossy":
                 loss = self.dice.choice([0.1, 0.25])
+                # The younger host asks once a second, and each way one of four is lost.
+                self.checker.grace_s = LOSSY_GRACE_S
                 self.shape(name, loss=loss, duplicate=0.1, reorder=self.dice.random() < 0.5)
             case _:
                 return False
@@ -224,7 +227,7 @@ def test_campaign(part: int, how_many: HowMany) -> None:
     assert len(absent) <= (0 if len(seeds) >= 100 else 4), absent
 
 
-@pytest.mark.parametrize("seed", [204, 1660, 1691])
+@pytest.mark.parametrize("seed", [204, 776, 1660, 1691])
 def test_seeds_that_once_found_something(seed: int) -> None:
     """A leader that slept and was not sure of itself when all else had converged; all up members
     restarted at once; the first message on a path that had failed long before."""
