@@ -147,8 +147,8 @@ class Life:
 class Cluster:
     """`count` members on a network, in `directory`; all are ended on the way out, by pid.
 
-    arguments: further flags of each member. own_arguments: those of one, by the number of its
-    host. each_hosts: each member hosts a singleton of its own.
+    arguments: further flags of each member. each_hosts: each member hosts a singleton of its own.
+    spare: so many of the network's hosts are left alone until `start_one` names them.
     """
 
     def __init__(
@@ -158,10 +158,12 @@ class Cluster:
         arguments: Sequence[str],
         *,
         each_hosts: bool = False,
+        spare: int = 0,
         loop: str = "uvloop",
     ) -> None:
         self.directory = directory
         self.network = network
+        self.hosts = range(len(network.addresses) - spare)
         self.lives: list[Life] = []
         self.steps = StepsFile(directory / "steps")
         self.restarts = True
@@ -179,11 +181,6 @@ class Cluster:
         self.close()
 
     # processes
-
-    @property
-    def hosts(self) -> range:
-        """The numbers of the hosts."""
-        return range(len(self.network.addresses))
 
     @property
     def running(self) -> list[Life]:
@@ -204,7 +201,7 @@ class Cluster:
         state = self.directory / f"h{host}.state"
         state.mkdir(exist_ok=True)
         command = [*self.network.command(host), "--name", f"h{host}", "--app", APP]
-        for seed in self.network.addresses[:SEEDS_MAX]:
+        for seed in self.network.addresses[: min(SEEDS_MAX, len(self.hosts))]:
             command += ["--seed", seed]
         command += ["--history", str(history), "--state-dir", str(state), *self._arguments]
         at_s = boottime_s()
@@ -215,7 +212,7 @@ class Cluster:
 
     def signal(self, life: Life, number: signal.Signals) -> float:
         """Send a signal; the instant just before it."""
-        life.told |= number == signal.SIGKILL
+        life.told |= number in (signal.SIGKILL, signal.SIGTERM)
         at_s = boottime_s()
         life.process.send_signal(number)
         return at_s

@@ -3,8 +3,7 @@
 Decides which cells run and on what network, that only one cluster runs at a time, and where the
 figures go. As root each member is in a network namespace of its own, with crash_evidence=never: as
 between hosts, nothing proves a crash, and a round in which something did is a failure. Without root
-nothing can be cut: only a pause and a crash on one host are measured then, and the rest are rows
-with an error. Called by `bench.__main__`.
+they reach each other by proxies that hold back what passes. Called by `bench.__main__`.
 """
 
 from __future__ import annotations
@@ -24,19 +23,22 @@ from pathlib import Path
 from bench import report
 from bench.gossip.namespaces import Hosts, NotPossibleError, can_make_networks
 from bench.partition import results
-from bench.partition.cluster import NO_PROOF, Cluster, LoopbackNetwork, NamespaceNetwork
+from bench.partition.cluster import Cluster, LoopbackNetwork, NamespaceNetwork
+from bench.partition.proxies import OneWayProxies, ProxyNetwork
 from bench.partition.rounds import FAULTS, Rounds, Samples, Timings
 from bench.processes import Members, NotSeenError
 from bench.report import Row
 from node.history import boottime_s
 
 SWEPT = ("lone-host", "one-way", "side")
-CUTTING = ("lone-host", "one-way", "host-leader-link", "side")
 CLUSTERS_MAX = 4
 """So many clusters one cell may use up: after that its rounds are given up."""
 FRAMES_S = 10.0
 STALL_EVERY_S = 15.0
 STALL_S = 1.0
+JOIN_EVERY_S = 15.0
+JOINERS = 5
+LEAVE_TIMEOUT_S = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,6 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--minutes", type=float, default=30.0, help="flap: for so long (30)")
     parser.add_argument("--loss", type=float, default=0.0, metavar="PERCENT", help="flap: packets")
     parser.add_argument("--stall", action="store_true", help="flap: another member stalls for 1 s")
+    parser.add_argument(
+        "--joins",
+        action="store_true",
+        help="flap: five join at once, and leave, all the time",
+    )
+    parser.add_argument(
+        "--delay-ms", type=float, default=0.0, metavar="MS", help="flap: each way, by proxies"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of instants and sides (1)")
     parser.add_argument("--quick", action="store_true", help="one round, not to be quoted")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
@@ -107,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
         "rounds": rounds,
         "seed": arguments.seed,
         "quick": arguments.quick,
-        "network": "namespaces" if can_make_networks() else "loopback",
+        "network": "namespaces" if can_make_networks() else "proxies",
     }
     rows: list[Row] = []
     for cell, found, notes in _cells(arguments, rounds):
@@ -134,7 +144,9 @@ def _cells(arguments: argparse.Namespace, rounds: int) -> Iterator[Cell]:
         if arguments.experiment == "flap":
             loss = f", {arguments.loss:g} % loss" if arguments.loss else ""
             stall = ", another member stalls" if arguments.stall else ""
-            title = f"flap{loss}{stall}, N={members}, {about}"
+            joins = ", a join storm" if arguments.joins else ""
+            delay = f", {arguments.delay_ms:g} ms of delay" if arguments.delay_ms else ""
+            title = f"flap{loss}{delay}{stall}{joins}, N={members}, {about}"
             yield title, *_flap(arguments, members)
             continue
         if arguments.experiment == "frames":
@@ -165,20 +177,18 @@ def _rounds(
     """All rounds of a cell; a cluster that is of no more use is followed by a new one."""
     samples = Samples()
     rng = random.Random(f"{arguments.seed}/{fault}/{members}/{sweep}")
-    one_host = fault == "crash" or not can_make_networks()
+    one_host = fault == "crash"
     done = clusters = 0
     name = f"{fault} healed" if sweep else fault
     where = "a network namespace each, crash_evidence=never"
+    if not can_make_networks():
+        where = "behind proxies, crash_evidence=never"
     if one_host:
-        where = f"one host, {'crashes proven' if fault == 'crash' else 'crash_evidence=never'}"
+        where = "one host, crashes proven"
     while done < rounds and clusters < CLUSTERS_MAX:
         clusters += 1
         try:
-            with _cluster(
-                arguments, members, one_host=one_host, proves=fault == "crash"
-            ) as cluster:
-                if one_host and fault in CUTTING:
-                    raise NotPossibleError("only root can cut hosts apart, by network namespaces")
+            with _cluster(arguments, members, one_host=one_host) as cluster:
                 cluster.start()
                 timings = Timings.of(arguments.preset)
                 one = Rounds(cluster, fault, timings, rng, samples, decided_s)
@@ -208,8 +218,9 @@ def _flap(arguments: argparse.Namespace, members: int) -> tuple[list[Row], list[
     samples.ask("contact_losses_per_hour")
     minutes = 0.2 if arguments.quick else arguments.minutes
     notes = [f"{minutes:g} minutes."]
+    spare = JOINERS if arguments.joins else 0
     try:
-        with _cluster(arguments, members, one_host=False) as cluster:
+        with _cluster(arguments, members, one_host=False, spare=spare) as cluster:
             cluster.start()
             cluster.restarts = False
             host = cluster.life_of(cluster.settle())
@@ -218,15 +229,25 @@ def _flap(arguments: argparse.Namespace, members: int) -> tuple[list[Row], list[
                 _lose_packets(cluster, arguments.loss)
             begun_s = boottime_s()
             until_s = begun_s + 60.0 * minutes
+            joined = 0
             while boottime_s() < until_s:
-                cluster.wait_until(min(until_s, boottime_s() + STALL_EVERY_S))
+                for host_number in range(members, members + spare):
+                    cluster.start_one(host_number)
+                    joined += 1
+                cluster.wait_until(
+                    min(until_s, boottime_s() + (JOIN_EVERY_S if spare else STALL_EVERY_S))
+                )
+                for life in [life for life in cluster.running if life.host >= members]:
+                    cluster.signal(life, signal.SIGTERM)
+                if spare:
+                    _wait_until_left(cluster, members)
                 if arguments.stall and other.running:
                     cluster.signal(other, signal.SIGSTOP)
                     cluster.wait_until(boottime_s() + STALL_S)
                     cluster.signal(other, signal.SIGCONT)
             lost = sum(len(life.lines("authority_lost", begun_s)) for life in cluster.lives)
             samples.add("contact_losses_per_hour", lost / (minutes / 60.0))
-            ended = [life.member.name for life in cluster.lives if not life.running]
+            ended = [life.member.name for life in cluster.lives if not (life.running or life.told)]
             if ended:
                 samples.failures.append(f"{', '.join(ended)} exited without a cause")
             steps = cluster.steps
@@ -240,10 +261,20 @@ def _flap(arguments: argparse.Namespace, members: int) -> tuple[list[Row], list[
                 f"{lost} losses, {len(ended)} exits, {len(steps.instances)} instance(s), longest "
                 f"time without a step {max(gaps, default=0.0):.2f} s."
             )
+            if joined:
+                notes.append(f"{joined} joined and left.")
     except (NotSeenError, NotPossibleError) as error:
         samples.failures.append(str(error).splitlines()[0])
     rows = results.rows_of(samples, "flap", arguments.preset, members, notes[0], one_host=False)
     return rows, notes
+
+
+def _wait_until_left(cluster: Cluster, members: int) -> None:
+    cluster.wait(
+        "all newcomers leave",
+        lambda: all(life.host < members for life in cluster.running),
+        LEAVE_TIMEOUT_S,
+    )
 
 
 def _lose_packets(cluster: Cluster, percent: float) -> None:
@@ -307,25 +338,31 @@ def _cluster(
     members: int,
     *,
     one_host: bool,
-    proves: bool = False,
     each_hosts: bool = False,
+    spare: int = 0,
 ) -> Iterator[Cluster]:
-    """A cluster that is not started yet, and its network; both are gone afterwards."""
+    """A cluster that is not started yet, and its network; both are gone afterwards. one_host: the
+    kernel proves a crash there."""
     flags = ["--downing", arguments.downing, "--preset", arguments.preset]
     with tempfile.TemporaryDirectory(prefix="tenure-bench-") as name:
         directory = Path(name)
+        count = members + spare
         if one_host:
-            flags += [] if proves else NO_PROOF
-            ports = Members(directory).free_ports(members)
-            network = LoopbackNetwork(ports)
+            network = LoopbackNetwork(Members(directory).free_ports(count))
             with Cluster(directory, network, flags, each_hosts=each_hosts) as cluster:
                 yield cluster
             return
-        if not can_make_networks():
-            raise NotPossibleError("only root can make network namespaces")
-        with Hosts(members) as hosts:
+        if arguments.delay_ms or not can_make_networks():
+            free = Members(directory).free_ports(2 * count)
+            ports = [free[2 * number : 2 * number + 2] for number in range(count)]
+            with OneWayProxies(ports, arguments.delay_ms / 1000.0) as proxies:
+                ways = ProxyNetwork(ports, proxies)
+                with Cluster(directory, ways, flags, each_hosts=each_hosts, spare=spare) as cluster:
+                    yield cluster
+            return
+        with Hosts(count) as hosts:
             spaces = NamespaceNetwork(hosts)
-            with Cluster(directory, spaces, flags, each_hosts=each_hosts) as cluster:
+            with Cluster(directory, spaces, flags, each_hosts=each_hosts, spare=spare) as cluster:
                 yield cluster
 
 
@@ -339,7 +376,8 @@ def _command(arguments: argparse.Namespace, rounds: int) -> str:
         case "flap":
             words.append(f"--experiment flap --minutes {arguments.minutes:g}")
             words += [f"--loss {arguments.loss:g}"] * bool(arguments.loss)
-            words += ["--stall"] * arguments.stall
+            words += [f"--delay-ms {arguments.delay_ms:g}"] * bool(arguments.delay_ms)
+            words += ["--stall"] * arguments.stall + ["--joins"] * arguments.joins
         case other:
             words.append(f"--experiment {other}")
     return " ".join(words)

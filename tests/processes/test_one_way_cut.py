@@ -17,9 +17,9 @@ import pytest
 
 from bench.gossip.namespaces import Hosts, can_make_networks
 from bench.gossip.processes_cluster import Started
+from bench.partition.proxies import OneWayProxies
 from bench.processes import Members, spawn
 from tests.conftest import loop_name
-from tests.processes.one_way_proxy import OneWayProxies
 
 NAMES = ("a", "b", "c")
 A, B = 0, 1

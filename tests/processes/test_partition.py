@@ -8,20 +8,18 @@ subject actor itself wrote.
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.gossip.namespaces import Hosts, can_make_networks
 from bench.partition.cluster import NO_PROOF, Cluster, LoopbackNetwork, NamespaceNetwork
+from bench.partition.proxies import OneWayProxies, ProxyNetwork
 from bench.partition.rounds import DOWNED
 from bench.processes import Members
 from tests.conftest import loop_name
-from tests.processes.one_way_proxy import OneWayProxies
 
 COUNT = 3
 TIMEOUT_S = 30.0
@@ -32,36 +30,6 @@ QUICK = (
 )
 TAKEOVER_AT_ONCE_S = 1.5
 """Far below `DOWN_AFTER_S`: nobody waited for a view to become stable."""
-
-
-class ProxyNetwork:
-    """All on one machine, each reaching the others by proxies, so the kernel must prove nothing."""
-
-    def __init__(self, ports: list[list[int]], proxies: OneWayProxies) -> None:
-        self._ports = ports
-        self._proxies = proxies
-        self.addresses = [f"127.0.0.1:{control}" for control, _ in ports]
-
-    def command(self, host: int) -> Sequence[str]:
-        """A member that dials proxies."""
-        ways = {
-            port: self._proxies.way(host, other)
-            for other, theirs in enumerate(self._ports)
-            for port in theirs
-            if other != host
-        }
-        control, data = self._ports[host]
-        member = [sys.executable, "-m", "tests.processes.proxied_member", json.dumps(ways)]
-        ports = ["--port", str(control), "--data-port", str(data)]
-        return [*member, *ports, *NO_PROOF]
-
-    def cut(self, source: int, target: int) -> None:
-        """Hold back what goes from one to the other."""
-        self._proxies.cut(source, target)
-
-    def heal(self, source: int, target: int) -> None:
-        """Let it go."""
-        self._proxies.heal(source, target)
 
 
 def _on_hosts(directory: Path) -> Iterator[Cluster]:

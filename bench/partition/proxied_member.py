@@ -1,6 +1,6 @@
 """A member that reaches the others by proxies alone.
 
-`python -m tests.processes.proxied_member WAYS [flags of python -m node]`: every dial to a port in
+`python -m bench.partition.proxied_member WAYS [flags of python -m node]`: every dial to a port in
 WAYS (JSON) goes to the proxy there; nothing else of it differs from `python -m node`.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from node import addresses, cli, zmq_links
-from tests.conftest import LOOPS
 
 
 def _go_by(ways: dict[int, str]) -> None:
@@ -23,8 +22,12 @@ def _go_by(ways: dict[int, str]) -> None:
     def endpoint(number: str, port: int) -> str:
         return addresses.endpoint(ways.get(port, number), port)
 
+    usual = cli.loop_factory
+
     def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop]:
-        kind: type[Any] = type(LOOPS[name]())
+        one = usual(name)()
+        kind: type[Any] = type(one)
+        one.close()
 
         class Loop(kind):  # type: ignore[misc]
             async def sock_connect(self, sock: socket.socket, address: tuple[str, int]) -> None:

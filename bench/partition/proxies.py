@@ -1,16 +1,22 @@
 """Proxies between processes, one for each ordered pair of them, that can hold one way back.
 
-A proxy takes and acknowledges the bytes that it holds back, so that both kernels see a healthy
-connection: a milder cut than lost packets. Needs the loopback addresses 127.0.1.*, as Linux has.
+Decides what passes between two hosts, and when. A proxy takes and acknowledges the bytes that it
+holds back, so that both kernels see a healthy connection: a milder cut than lost packets. Needs the
+loopback addresses 127.0.1.*, as Linux has. Called by `bench.partition.command` where namespaces
+cannot be made, and by `tests/processes`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Self
+
+from bench.partition.cluster import NO_PROOF
 
 READ_BYTES = 65536
 
@@ -18,12 +24,13 @@ READ_BYTES = 65536
 class OneWayProxies:
     """Between `count` hosts, of which each listens on all of its ports at 127.0.0.1.
 
-    `way(source, target)` is the number at which `source` reaches `target`. Use it as a context
-    manager.
+    `way(source, target)` is the number at which `source` reaches `target`. What passes is late by
+    `delay_s`, or by up to twice as much while more comes. Use it as a context manager.
     """
 
-    def __init__(self, ports: list[list[int]]) -> None:
+    def __init__(self, ports: list[list[int]], delay_s: float = 0.0) -> None:
         self._ports = ports
+        self._delay_s = delay_s
         self._closed: set[tuple[int, int]] = set()
         self._opened = asyncio.Condition()
         self._loop = asyncio.SelectorEventLoop()
@@ -103,8 +110,41 @@ class OneWayProxies:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(READ_BYTES):
+                if self._delay_s:
+                    await asyncio.sleep(self._delay_s)
                 async with self._opened:
                     await self._opened.wait_for(lambda: way not in self._closed)
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+class ProxyNetwork:
+    """The network of a `bench.partition.cluster.Cluster`: all on one machine, each reaching the
+    others by proxies, so that the kernel must prove nothing."""
+
+    def __init__(self, ports: list[list[int]], proxies: OneWayProxies) -> None:
+        self._ports = ports
+        self._proxies = proxies
+        self.addresses = [f"127.0.0.1:{control}" for control, _ in ports]
+
+    def command(self, host: int) -> Sequence[str]:
+        """A member that dials proxies."""
+        ways = {
+            port: self._proxies.way(host, other)
+            for other, theirs in enumerate(self._ports)
+            for port in theirs
+            if other != host
+        }
+        control, data = self._ports[host]
+        member = [sys.executable, "-m", "bench.partition.proxied_member", json.dumps(ways)]
+        ports = ["--port", str(control), "--data-port", str(data)]
+        return [*member, *ports, *NO_PROOF]
+
+    def cut(self, source: int, target: int) -> None:
+        """Hold back what goes from one to the other."""
+        self._proxies.cut(source, target)
+
+    def heal(self, source: int, target: int) -> None:
+        """Let it go."""
+        self._proxies.heal(source, target)
