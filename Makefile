@@ -11,7 +11,7 @@ PEERS ?=
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
 
-# Tests in virtual time or of pure parts: the large counts of these run on all cores.
+# Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
 .DEFAULT_GOAL := help
@@ -42,7 +42,8 @@ demo: $(STAMP)
 	$(BIN)/python -m bench.demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto $(PURE_TESTS)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS)
 
 test-long: $(STAMP)

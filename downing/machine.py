@@ -986,7 +986,8 @@ class DowningMachine:
             elif not self._leads and self._decider is not None:
                 words += f"; {self._decider.address} decides for this side"
         elif left_s > 0:
-            words += f"; decided in {left_s:.1f} s if nothing changes"
+            expected = self._ask_strategy(self._lost).why
+            words += f"; decided in {left_s:.1f} s if nothing changes ({expected})"
         if unknown:
             words += f"; no answer of {_addresses(unknown)} since it changed"
         if self._contact.base is None:
