@@ -9,7 +9,9 @@ subject actor itself wrote.
 from __future__ import annotations
 
 import signal
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,41 @@ def test_a_crash_that_the_kernel_proves_is_taken_over_at_once(tmp_path: Path) ->
         cluster.start_one(victim.host)
         cluster.settle(TIMEOUT_S)
         assert [life.host for life in cluster.lives if not life.running] == [victim.host]
+
+
+def test_while_the_lease_store_is_down_nobody_acts_and_nobody_ends(tmp_path: Path) -> None:
+    """Review F19: `kill -9` of the host under lease-majority while the store takes no write. The
+    others neither act nor end; one acts as soon as the store is back."""
+    store = tmp_path / "leases.db"
+    with Members(tmp_path) as members:
+        network = LoopbackNetwork(members.free_ports(COUNT))
+    by_lease = ("--downing", "lease-majority", "--lease", f"sqlite:///{store}")
+    flags = [*by_lease, *QUICK[2:], *NO_PROOF]
+    with Cluster(tmp_path, network, flags, loop=loop_name()) as cluster:
+        cluster.start()
+        cluster.restarts = False
+        old = cluster.settle()
+        host = cluster.life_of(old)
+        others = [life for life in cluster.running if life is not host]
+        with closing(sqlite3.connect(store, isolation_level=None)) as lock:
+            lock.execute("BEGIN EXCLUSIVE")
+            at_s = cluster.signal(host, signal.SIGKILL)
+            cluster.wait(
+                "both see it",
+                lambda: all(one.lines("unreachable", at_s) for one in others),
+                TIMEOUT_S,
+            )
+            cluster.wait_until(
+                others[0].lines("unreachable", at_s)[0].at_s + 2 * DOWN_AFTER_S + 2.0
+            )
+            assert cluster.steps.first_of_another(old, at_s) is None
+            assert all(life.running for life in others)
+            lock.execute("ROLLBACK")
+        cluster.wait(
+            "another instance acts", lambda: cluster.steps.first_of_another(old, at_s), TIMEOUT_S
+        )
+        assert all(life.running for life in others)
+        assert cluster.steps.overlap_s(at_s) == 0.0
 
 
 @pytest.mark.skipif(not can_make_networks(), reason="only root can make network namespaces")
