@@ -81,6 +81,8 @@ DOWNED_EXIT = 10
 BY_OPERATOR_EXIT = 11
 UNSETTLED_AFTER = 4  # times down_after_s
 REMINDERS_MIN = 2
+COUNTED_FROM_0 = ("contact-gained", "contact-lost", "rounds", "unsettled")
+"""There from the start, so that an alarm sees the first one."""
 RELAYABLE = (ContactPing, ContactAck, ProposeDown, PromiseDown)
 MESSAGES = (
     ContactPing, ContactAck, ProposeDown, PromiseDown, OrderDown, StopOrder, Stopped, SideLost,
@@ -105,7 +107,7 @@ class DowningMachine:
         self.strategy = strategy
         self.settings = settings
         self.ignored: Counter[str] = Counter()
-        self.counters: Counter[str] = Counter()
+        self.counters: Counter[str] = Counter(dict.fromkeys(COUNTED_FROM_0, 0))
         self._seen_by = seen_by
         self._out: list[object] = []
         # Level none acts without contact, and decides nothing: any strategy will do.
@@ -146,6 +148,7 @@ class DowningMachine:
         self._arbiter_said = ""
         self._release_at = math.inf
         self._warned: tuple[str, ...] = ()
+        self._doubted: tuple[Member, ...] | None = None  # the base that this is about
         self._ending = ""
         self._due = math.inf
         self._handlers: dict[type, Callable[..., None]] = {
@@ -222,7 +225,6 @@ class DowningMachine:
         self._stopped.intersection_update(members)
         if self.strategy is not None:
             self._follow_reachability(view, before, now)
-            self._doubt(view)
 
     def _follow_reachability(
         self, view: MembershipView, before: MembershipView | None, now: float
@@ -256,9 +258,13 @@ class DowningMachine:
             self._first_change_at, self._unsettled_told = now, False
         self._contact.hurry(now)
 
-    def _doubt(self, view: MembershipView) -> None:
-        assert self.strategy is not None
-        doubts = tuple(warnings(self.strategy, view.members)) if view.agreed else self._warned
+    def _doubt(self) -> None:
+        """Whether the strategy suits the members that all agree on."""
+        base = self._contact.base
+        if base is self._doubted:
+            return
+        self._doubted = base
+        doubts = tuple(warnings(self.strategy, base or ()))
         if doubts != self._warned:
             self._warned = doubts
             self._out.append(Publish(DowningDoubted(doubts)))
@@ -495,6 +501,7 @@ class DowningMachine:
                 self._remind(now)
                 self._pass_on_orders(now)
             if self.strategy is not None:
+                self._doubt()
                 all_members = (
                     bool(self._pending) or self._round is not None or now < self._doubtful_until
                 )
@@ -801,8 +808,10 @@ class DowningMachine:
             self._mark_by = now + self.settings.down_after_s
         if done == subjects or now >= self._mark_by:
             self._mark_by = math.inf
+            ordered = done.intersection(self._ordered) - self._stopped
             for nodes, cause in ((done & self._stopped, Cause.LEFT),
-                                 (done - self._stopped, Cause.DOWNED)):  # fmt: skip
+                                 (ordered, Cause.ORDERED),
+                                 (done - self._stopped - ordered, Cause.DOWNED)):  # fmt: skip
                 if nodes:
                     self._out.append(MarkDown(tuple(sorted(nodes)), cause))
         self._tell_to_stop(subjects - done, now)
@@ -1018,6 +1027,8 @@ class DowningMachine:
             for node, grant in sorted(self._contact.refusals.items())
             if node in missing
         ]
+        if not missing:
+            return f"all members grant it, and they are too few for {self.strategy}"
         words = f"too few members grant it: no word of {_addresses(missing)}"
         return f"{words}; refused by {', '.join(refused)}" if refused else words
 

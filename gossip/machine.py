@@ -101,6 +101,7 @@ VERDICT_ASKS = 3
 EXIT_BY_CAUSE = {
     Cause.LEFT: (0, "left"),
     Cause.DOWNED: (10, "downed"),
+    Cause.ORDERED: (11, "downed by an operator's order"),
 }
 
 
@@ -326,9 +327,12 @@ class GossipMachine:
             return "waiting for the leader to acknowledge this view"
         undecided = [node.address for node in blocked_by if node in view.unreachable]
         if undecided:
+            by = "or the proof that the process ended"
+            if self._ground.settings.downing:
+                by = "the proof that the process ended, or by the downing strategy"
             return (
                 f"convergence waits for {', '.join(undecided)}, unreachable and not known to be "
-                f"gone: settled by a return, a restart, or the proof that the process ended"
+                f"gone: settled by a return, a restart, {by}"
             )
         silent = ", ".join(node.address for node in blocked_by)
         return f"convergence waits for the report of {silent}"
@@ -584,7 +588,8 @@ class GossipMachine:
 
     def _told_we_are_gone(self, sender: NodeId, message: YouAreGone, now: float) -> None:
         if message.uid == self._ground.self_id.uid:
-            self._verdict(sender, message.cause, f"told by {sender.address}", now)
+            how = f"told by {sender.address}: it was decided while this node was not reached"
+            self._verdict(sender, message.cause, how, now)
 
     def _verdict(self, sender: NodeId, cause: int, how: str, now: float) -> None:
         """A peer holds us as down or removed. We stop, unless it may be the only one to say so.

@@ -51,7 +51,8 @@ class Status(enum.IntEnum):
 
 
 class Cause(enum.IntEnum):
-    """Why a member is down or removed; of two causes the greater one is kept.
+    """Why a member is down or removed; of two causes the greater one is kept. `DOWNED` is by a
+    strategy, `ORDERED` by an operator.
 
     Only `LEFT` (it stopped its singletons before it announced) and `CRASHED` (its own kernel said
     that the process ended) prove that nothing of it acts any more.
@@ -61,8 +62,9 @@ class Cause(enum.IntEnum):
     NEVER_UP = 1
     SUPERSEDED = 2
     DOWNED = 3
-    LEFT = 4
-    CRASHED = 5
+    ORDERED = 4
+    LEFT = 5
+    CRASHED = 6
 
     @property
     def is_proof(self) -> bool:

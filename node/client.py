@@ -24,7 +24,7 @@ INTERRUPTED = 130
 TIMEOUT_S = 5.0
 DOWN_TIMEOUT_S = 30.0
 ANSWER_S = 5.0  # after the time given for an order, until the member has said how it ended
-TIMEOUT_MAX_S = 86_400.0
+TIMEOUT_MAX_S = 3600.0
 RETRY_S = 0.05
 
 

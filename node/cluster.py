@@ -48,6 +48,7 @@ _STOP_CAUSES = {
 }
 _FAULTS_SHOWN_MAX = 3
 SUSPENDED = "suspended"
+ACTING = (State.RUNNING, State.STARTING)
 NO_LEASE = (
     "lease-majority: this node has no lease store, so it cannot decide any split: start all "
     "members with the same --lease URL"
@@ -394,9 +395,10 @@ class Cluster:
             attempt = machine.running_attempt
             started_at = None
             state, explain = machine.state.value, machine.explain(now)
-            if machine.state is State.RUNNING and now >= downing.contact_until:
-                state = SUSPENDED
-                explain = f"runs here, and does not act: {downing.state(now)['contact']['explain']}"
+            if machine.state in ACTING and now >= downing.contact_until:
+                runs = "runs here" if machine.state is State.RUNNING else "starts here"
+                contact = downing.state(now)["contact"]["explain"]
+                state, explain = SUSPENDED, f"{runs}, and does not act: {contact}"
             if attempt:
                 started_at = wall_time(self._wall_clock() - (now - machine.started_at))
             rows.append(

@@ -207,7 +207,7 @@ class Routes:
         try:
             address, timeout_s = _down_order(request.body)
         except ValueError as error:
-            return _error(400, str(error), 'send {"address": "HOST:PORT"}')
+            return _error(400, str(error), 'send {"address": "HOST:PORT", "timeout_s": 30}')
         cluster = self._system.cluster
         logger.warning(
             "asked to down a member over http", extra={"by": request.remote, "member": address}
@@ -218,7 +218,7 @@ class Routes:
             return _error(404, str(error.args[0]), "name one of those, as /cluster shows it")
         except TimeoutError as error:
             return _error(
-                504, str(error), "the order stands for a minute: look at /cluster, and ask again"
+                504, str(error), "the order stands for a minute; look at /cluster, and ask again"
             )
         if address == cluster.self_id.address:
             return _json(202, {"address": address, "ending": True})

@@ -263,11 +263,13 @@ class Settings:
         strategy = self.strategy()
         timings = self.downing_settings()
         none = strategy is None
+        unstable_s = timings.down_all_when_unstable_s
         return (
             ("protection", "none" if self.keys is None else "keys"),
             ("downing", "none" if none else str(strategy)),
             ("down_after_s", "-" if none else f"{timings.down_after_s:g}"),
             ("contact_s", "-" if none else f"{timings.contact_s:g}"),
+            ("down_all_when_unstable_s", "-" if none or unstable_s is None else f"{unstable_s:g}"),
             # Each side of a split would get the lease of a store of its own.
             ("lease", (self.lease or "-") if isinstance(strategy, LeaseMajority) else "-"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),

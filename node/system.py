@@ -25,6 +25,7 @@ from downing.events import (
     DowningUnsettled,
 )
 from downing.machine import DowningMachine
+from downing.strategies import LeaseMajority
 from gossip.events import (
     Address,
     ClaimRefused,
@@ -48,7 +49,7 @@ from gossip.machine import GossipMachine
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from node.actor import Actor
 from node.arbiter import LeaseArbiter
-from node.cluster import Cluster, SingletonHost, Singletons, instance_id
+from node.cluster import NO_LEASE, Cluster, SingletonHost, Singletons, instance_id
 from node.codec import HEADS_BYTES_MAX
 from node.core import AllReleased, NodeCore
 from node.daemon import Daemon
@@ -241,6 +242,8 @@ class ActorSystem:
         runtime = self._runtime = self._make_runtime(loop, environment, self_id)
         if strategy is not None:
             runtime.gate.extend(-math.inf)
+        if isinstance(strategy, LeaseMajority) and settings.lease is None:
+            logger.warning("the downing strategy does not fit", extra={"why": NO_LEASE})
         arbiter = self._arbiter = LeaseArbiter(
             settings.lease,
             cluster_name=settings.cluster_name,
@@ -428,8 +431,10 @@ class ActorSystem:
             counts.update(self._core.counters)
             counts.update(self._core.gossip.counters)
             downing = self._core.downing
-            for name, count in (downing.counters + downing.ignored).items():
-                counts[f"downing: {name}"] += count
+            for counted in (downing.counters, downing.ignored):
+                for name, count in counted.items():
+                    if count or downing.strategy is not None:
+                        counts[f"downing: {name}"] += count
             for machine in self._core.singletons.values():
                 counts.update(machine.ignored)
         if self._transport is not None:

@@ -87,6 +87,9 @@ EPOCH_MAX = 2**62
 """A greater epoch than this is a peer's fault: one more must still fit the wire."""
 
 
+DOWNED_CAUSES = (Cause.DOWNED, Cause.ORDERED)
+
+
 class State(enum.StrEnum):
     """Where a manager stands."""
 
@@ -332,7 +335,7 @@ class SingletonMachine:
     def _settles(self, cause: Cause) -> bool:
         """True when who went for this cause does not act any more. Who was downed by a strategy
         had no contact left: its members promised it."""
-        return cause.is_proof or (self._settings.downing and cause is Cause.DOWNED)
+        return cause.is_proof or (self._settings.downing and cause in DOWNED_CAUSES)
 
     def _is_gone(self, view: MembershipView, peer: NodeId) -> bool:
         member = view.by_id.get(peer)
@@ -876,7 +879,9 @@ class SingletonMachine:
             return "not a member of a cluster yet"
         host = self._elected()
         if host is not None:
-            claimed = "hosts" if host in self._claims else "is the oldest eligible member in reach"
+            claimed = "hosts" if host in self._claims else "is the oldest eligible member"
+            if host in self._view.unreachable and host not in self._claims:
+                claimed += ", unreachable and not settled yet"
             return f"{host.address} {claimed}"
         me = self._view.by_id.get(self.self_id)
         if me is None or me.status is not Status.UP:

@@ -380,4 +380,4 @@ def _command(arguments: argparse.Namespace, rounds: int) -> str:
             words += ["--stall"] * arguments.stall + ["--joins"] * arguments.joins
         case other:
             words.append(f"--experiment {other}")
-    return " ".join(words)
+    return " ".join(words + ["--quick"] * arguments.quick)

@@ -107,6 +107,8 @@ def write_section(
         head[1]: text[head.start() : end].rstrip() for head, end in zip(heads, ends, strict=True)
     }
     lines = [f"## {cell}\n", f"    {command}\n", f"{gossip.machine()}\n"]
+    if "--quick" in command:
+        lines.append("**One round: not to be quoted.**\n")
     lines += [*gossip.TABLE_HEAD, *map(gossip.line, rows), ""]
     lines += [f"{note}\n" for note in notes]
     sections[cell] = "\n".join(lines).rstrip()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from downing.strategies import DownAll, KeepReferee
 from gossip.membership import MembershipView, Status
 from node.actor import Actor, on
 from node.errors import TenureError
@@ -38,6 +39,7 @@ RESTARTED = (10, 11, 12)  # exit codes that mean: start me again
 HEALED_WITHIN_S = 60.0
 ALL_UP_WITHIN_S = 60.0
 NEAR_S = 0.5
+ERROR_CHARS_MAX = 500
 
 KINDS = (
     "clean", "lone host", "staggered", "one-way", "deaf host", "mute host", "chain", "link",
@@ -99,6 +101,7 @@ class PartitionWorld(World):
         spare = " ".join(NAMES[count : count + 2])
         self.told = Run(seed, kind, count)
         self.log: StepLog
+        self._strategy = settings.strategy()
         self.core = list(NAMES[:count])
         self._first_fault_at = 0.0
         self._decided_at: list[float] = []
@@ -142,7 +145,8 @@ class PartitionWorld(World):
         try:
             self._play()
         except (WorldError, TenureError) as error:
-            told.violations.append(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+            words = " ".join(str(error).partition("; the last steps:")[0].split())
+            told.violations.append(f"{type(error).__name__}: {words[:ERROR_CHARS_MAX]}")
         for overlap in self.log.overlaps(SUBJECT):
             told.violations.append(
                 f"two acted at once for {overlap.duration_s:.3f} s from {overlap.from_s:.3f} s: "
@@ -159,7 +163,8 @@ class PartitionWorld(World):
         self.until_all_up(within_s=ALL_UP_WITHIN_S)
         self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
         self.run_for(s=1.0)
-        if dice.random() < 0.4 and not self._of_role:
+        one_is_enough = isinstance(self._strategy, (DownAll, KeepReferee))
+        if dice.random() < 0.4 and not self._of_role and not one_is_enough:
             # The lowest address leads; the oldest hosts. Often they are not one.
             self.restart(self.core[0], after_s=dice.random())
             self.until_all_up(within_s=ALL_UP_WITHIN_S)

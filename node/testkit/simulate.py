@@ -22,12 +22,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from downing.strategies import LeaseMajority
 from node.errors import SettingsError
 from node.settings import Settings
 from node.testkit.partition import Run, run_partition
 from node.testkit.sabotage import SABOTAGES, sabotage
 
 FOUND = 1
+NODES_MIN, NODES_MAX = 3, 24  # two more join in the course of a run
 COVERED = (
     "takeover", "suspension", "heal near a decision", "minority host", "restart", "one-way",
     "relay", "pause", "leave", "join", "order",
@@ -41,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenario", choices=("partition",), default="partition", help="what happens (partition)"
     )
-    parser.add_argument("--nodes", type=_count, metavar="N", help="members (3 to 7, by the seed)")
+    parser.add_argument(
+        "--nodes", type=_nodes, metavar="N", help="members, 3 to 24 (3 to 7, by the seed)"
+    )
     parser.add_argument(
         "--downing",
         default="keep-majority",
@@ -69,6 +73,15 @@ def _count(text: str) -> int:
     return value
 
 
+def _nodes(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if not NODES_MIN <= value <= NODES_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give {NODES_MIN} to {NODES_MAX} members; of fewer no side is a majority"
+        )
+    return value
+
+
 def main(argv: Sequence[str]) -> int:
     """Run it; returns the exit code. argparse exits with 2 by itself."""
     parser = argparse.ArgumentParser(
@@ -81,6 +94,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     try:
         settings = Settings(downing=arguments.downing, preset=arguments.preset)
+        _check(settings)
     except SettingsError as error:
         print(f"tenure: {error}", file=sys.stderr)
         return 2
@@ -98,6 +112,22 @@ def main(argv: Sequence[str]) -> int:
     _show(runs, result)
     found = result["violations"] > 0
     return 0 if found is (arguments.sabotage is not None) else FOUND
+
+
+def _check(settings: Settings) -> None:
+    """Raises `SettingsError` for what these runs cannot show."""
+    strategy = settings.strategy()
+    if strategy is None or isinstance(strategy, LeaseMajority):
+        raise SettingsError(
+            f"downing={settings.downing!r} is not simulated, for there is no store of leases and "
+            f"level none decides nothing: take keep-majority, keep-oldest, keep-referee, "
+            f"static-quorum or down-all"
+        )
+    if getattr(strategy, "role", ""):
+        raise SettingsError(
+            f"downing={settings.downing!r}: simulated members have no roles of your choice, so "
+            f"leave the role out"
+        )
 
 
 def run_all(

@@ -309,7 +309,7 @@ class Net:
 
     def marked(self, by: Peer, node: NodeId, cause: Cause) -> None:
         """Somebody has marked this process down."""
-        if cause is Cause.DOWNED:
+        if cause in (Cause.DOWNED, Cause.ORDERED):
             self.marks.setdefault(node, (by.id.host, self.now))
 
     def _judge(self) -> None:

@@ -573,7 +573,7 @@ def test_at_level_none_an_unreachable_member_goes_by_order_alone() -> None:
     assert not side.has_ended
     side.order("c")
     assert side.marked == "c"
-    assert side.of(MarkDown)[0].cause is Cause.DOWNED
+    assert side.of(MarkDown)[0].cause is Cause.ORDERED
 
 
 def test_at_level_none_a_reachable_member_is_told_and_waited_for() -> None:
@@ -595,7 +595,7 @@ def test_at_level_none_one_that_does_not_stop_is_downed_after_its_time() -> None
     assert side.marked == ""
     side.go(0.2)
     assert side.marked == "c"
-    assert side.of(MarkDown)[0].cause is Cause.DOWNED
+    assert side.of(MarkDown)[0].cause is Cause.ORDERED
 
 
 def test_with_a_strategy_an_order_takes_promises_and_their_quiet_time() -> None:
@@ -607,7 +607,7 @@ def test_with_a_strategy_an_order_takes_promises_and_their_quiet_time() -> None:
     assert side.marked == ""
     side.go(0.1)
     assert side.marked == "e"
-    assert side.of(MarkDown)[0].cause is Cause.DOWNED
+    assert side.of(MarkDown)[0].cause is Cause.ORDERED
 
 
 def test_with_a_strategy_one_that_stops_is_not_waited_for() -> None:

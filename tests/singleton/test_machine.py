@@ -335,7 +335,7 @@ def test_a_member_down_with_proof_is_not_asked_either() -> None:
     assert asks(effects) == {C: 1}
 
 
-@pytest.mark.parametrize("cause", [Cause.DOWNED, Cause.SUPERSEDED, Cause.NONE])
+@pytest.mark.parametrize("cause", [Cause.DOWNED, Cause.ORDERED, Cause.SUPERSEDED, Cause.NONE])
 def test_who_went_without_proof_is_asked_until_it_answers(cause: Cause) -> None:
     """I-40, F5."""
     made, _ = machine("b", view("b"))

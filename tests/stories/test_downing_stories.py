@@ -844,6 +844,19 @@ def test_an_operator_downs_a_reachable_host() -> None:
         world.well()
 
 
+@pytest.mark.parametrize("downing", ["none", "keep-majority"])
+def test_who_slept_while_an_operator_downed_it_exits_as_ordered(downing: str) -> None:
+    """Not as somebody that its supervisor shall start again."""
+    with Downing(strategy=downing) as world:
+        host = world.ready()
+        by = world.younger(host)[1]
+        world.pause(host, s=25)
+        world.run_for(s=0.5)
+        world.run(world[by].system.cluster.down(world[host].address), node=by, within_s=20)
+        world.run_until(lambda: not world[host].running, within_s=30)
+        assert world.codes(host) == {11}
+
+
 def test_an_operator_downs_a_host_that_hears_nothing() -> None:
     """H6: it had grants until a moment ago, so the last of them is waited for."""
     with Downing() as world:
