@@ -25,6 +25,9 @@ subject actor itself wrote. A section is replaced when its cell is run again; th
 """
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
+SIDE_OF_THREE = (7, 8)
+"""So many members have a losing side of three."""
+
 UNITS = {"survivor_sides": "", "steps_after_pause": "", "contact_losses_per_hour": "/h"}
 NOTES = {
     "survivor_sides": "sides that live",
@@ -53,8 +56,10 @@ def target(metric: str, fault: str, preset: str, members: int, one_host: bool) -
             return 0.6 if one_host else None
         case "new_instance_s" if preset == "wan":
             return 35.0
+        case "new_instance_s" if fault == "side":
+            return 15.0 if members in SIDE_OF_THREE else None
         case "new_instance_s":
-            return 15.0 if fault == "side" and members >= 7 else 10.0
+            return 10.0
         case "loser_exit_from_detection_s":
             return down_after_s + 1.0
     return None
