@@ -39,6 +39,7 @@ STALL_S = 1.0
 JOIN_EVERY_S = 15.0
 JOINERS = 5
 LEAVE_TIMEOUT_S = 60.0
+LITTLE_LOSS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -265,7 +266,9 @@ def _flap(arguments: argparse.Namespace, members: int) -> tuple[list[Row], list[
                 notes.append(f"{joined} joined and left.")
     except (NotSeenError, NotPossibleError) as error:
         samples.failures.append(str(error).splitlines()[0])
-    rows = results.rows_of(samples, "flap", arguments.preset, members, notes[0], one_host=False)
+    trouble = "joins" if arguments.joins else "loss" if arguments.loss > LITTLE_LOSS else "calm"
+    about = f"flap, {trouble}"
+    rows = results.rows_of(samples, about, arguments.preset, members, notes[0], one_host=False)
     return rows, notes
 
 

@@ -28,6 +28,8 @@ HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 SIDE_OF_THREE = (7, 8)
 """So many members have a losing side of three."""
 
+CONTACT_LOSSES_MAX = {"flap, calm": 0.0, "flap, loss": 3.0, "flap, joins": 10.0}
+
 UNITS = {"survivor_sides": "", "steps_after_pause": "", "contact_losses_per_hour": "/h"}
 NOTES = {
     "survivor_sides": "sides that live",
@@ -60,6 +62,8 @@ def target(metric: str, fault: str, preset: str, members: int, one_host: bool) -
             return 15.0 if members in SIDE_OF_THREE else None
         case "new_instance_s":
             return 10.0
+        case "contact_losses_per_hour":
+            return CONTACT_LOSSES_MAX.get(fault)
         case "loser_exit_from_detection_s":
             return down_after_s + 1.0
     return None
