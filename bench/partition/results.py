@@ -30,7 +30,12 @@ SIDE_OF_THREE = (7, 8)
 
 CONTACT_LOSSES_MAX = {"flap, calm": 0.0, "flap, loss": 3.0, "flap, joins": 10.0}
 
-UNITS = {"survivor_sides": "", "steps_after_pause": "", "contact_losses_per_hour": "/h"}
+UNITS = {
+    "survivor_sides": "",
+    "steps_after_pause": "",
+    "contact_losses_per_hour": "/h",
+    "frames_per_s": "/s",
+}
 NOTES = {
     "survivor_sides": "sides that live",
     "acting_overlap_s": "steps begun by two instances",
