@@ -191,7 +191,8 @@ class Cluster:
         """Start a member on every host and wait until the cluster is whole and acts."""
         for host in self.hosts:
             self.start_one(host)
-        self.settle()
+        # A hundred interpreters on two cores take their time.
+        self.settle(SETTLE_TIMEOUT_S + len(self.hosts))
 
     def start_one(self, host: int) -> Life:
         """Start a process on a host; the one before it has ended."""

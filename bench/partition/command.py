@@ -300,7 +300,7 @@ def _frames(arguments: argparse.Namespace, members: int) -> tuple[list[Row], lis
     try:
         with _cluster(arguments, members, one_host=one_host, each_hosts=True) as cluster:
             cluster.start()
-            cluster.wait("all act", lambda: _acting_count(cluster) == members, 60.0)
+            cluster.wait("all act", lambda: _acting_count(cluster) == members, 60.0 + members)
             cluster.wait_until(boottime_s() + 3.0)
             before = _frames_sent(cluster, 1)
             cluster.wait_until(boottime_s() + (2.0 if arguments.quick else FRAMES_S))
