@@ -608,7 +608,9 @@ class DowningMachine:
             members=view.members,
             unreachable=lost | (view.unreachable - {self.self_id}),
             records=view.records + more,
-            seen_by=self._seen_by() - (lost - view.unreachable),
+            # Of one that hardly answers the fault is its own, not that of the links to those who
+            # say so: as little heard as one that is silent, or it would take them along.
+            seen_by=self._seen_by() - (lost - view.unreachable) - view.held,
             self_id=self.self_id,
         )
 

@@ -1285,6 +1285,9 @@ class GossipMachine:
             records=self._standing_records(),
             members_digest=table.members_digest,
             agreed=self._agreed_digest == table.members_digest,
+            held=frozenset(
+                node for node in ground.unreachable if any(r.held for r in table.standing(node))
+            ),
         )
         ground.publish(self._view)
 

@@ -139,7 +139,8 @@ class MembershipView:
     knows: exact on the leader, on others true when the leader acknowledged the present view.
     `records` are the (observer, subject) pairs that make members unreachable, sorted;
     `members_digest` tells one roster from another (`gossip.digest`). `agreed` is stricter than
-    `converged`: the leader has said that every member that counts holds these members.
+    `converged`: the leader has said that every member that counts holds these members. `held` are
+    unreachable because they come and go, or hardly answer, though they are heard now and then.
     """
 
     self_id: NodeId
@@ -156,6 +157,7 @@ class MembershipView:
     records: tuple[tuple[NodeId, NodeId], ...] = ()
     members_digest: int = 0
     agreed: bool = False
+    held: frozenset[NodeId] = frozenset()
 
     @cached_property
     def by_id(self) -> dict[NodeId, Member]:

@@ -879,9 +879,10 @@ class SingletonMachine:
             return "not a member of a cluster yet"
         host = self._elected()
         if host is not None:
-            claimed = "hosts" if host in self._claims else "is the oldest eligible member"
-            if host in self._view.unreachable and host not in self._claims:
-                claimed += ", unreachable and not settled yet"
+            where = "in reach"
+            if host in self._view.unreachable:
+                where = "that is not settled, and unreachable"
+            claimed = "hosts" if host in self._claims else f"is the oldest eligible member {where}"
             return f"{host.address} {claimed}"
         me = self._view.by_id.get(self.self_id)
         if me is None or me.status is not Status.UP:

@@ -289,9 +289,11 @@ def test_h4_a_host_cut_from_all_but_one_goes_on(nodes: int) -> None:
         world.well()
 
 
-def test_h4_a_decider_that_reaches_most_through_others_alone_decides() -> None:
-    """H4b: the host crashes while the lowest address reaches one other member only."""
-    with Downing("a b c d e f") as world:
+@pytest.mark.parametrize("seed", [1, 2, 7])
+def test_h4_a_decider_that_reaches_most_through_others_alone_decides(seed: int) -> None:
+    """H4b: the host crashes while the lowest address reaches one other member only. Held to hardly
+    answer (seeds 1 and 7), that one may go; it takes nobody along."""
+    with Downing("a b c d e f", seed=seed) as world:
         host = world.ready()
         leader = min(name for name in world.younger(host))
         others = [name for name in world.younger(host) if name != leader]
