@@ -10,6 +10,8 @@ PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
+# These start programs that choose their loop themselves.
+ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py
 
 # Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
@@ -44,7 +46,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto $(PURE_TESTS)
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS))
-	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS)
+	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS) $(addprefix --ignore=,$(ANY_LOOP))
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
