@@ -72,7 +72,7 @@ bench-gossip: $(STAMP)
 
 bench-partition: $(STAMP)
 	$(BIN)/python -m bench partition --nodes 5 --rounds 20 --heal-sweep --json $(PARTITION_JSON)
-	$(BIN)/python -m bench partition --nodes 3,10,30 --experiment frames
+	$(BIN)/python -m bench partition --nodes 3,10,30,100 --experiment frames
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
