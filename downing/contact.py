@@ -11,8 +11,10 @@ grant for longer than that, and two surviving sets share a member: so the one si
 before the other begins.
 
 The count is a *joint* one: who grants must survive among the members of the present view and among
-those of the *base*, the last view that was seen converged. Members that went since stay in the base
-and have no voice; without it two sides could count different electorates.
+those of the *base*, the last view that was seen converged; without it two sides could count
+different electorates. Members that went since stay in the base, and nobody can ask them any more.
+The last grant of one that went is worth what it was, no longer than any other: it had not promised
+when it gave it. So a host does not pause while a smaller view is being agreed on.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class Contact:
             if member.status < Status.DOWN and member.id != view.self_id
         ]
         known = view.by_id
-        tables: tuple[dict[NodeId, Any], ...] = (self._granted, self._acked, self.refusals)
+        tables: tuple[dict[NodeId, Any], ...] = (self._acked, self.refusals)
         for table in tables:
             for node in [node for node in table if node not in known]:
                 del table[node]
@@ -146,9 +148,14 @@ class Contact:
             oldest = next(iter(self._sent_at))
         self._is_full = False
         self._asked = tuple(self._chosen())
+        for node in [n for n, at in self._granted.items() if self._is_over(at, now)]:
+            del self._granted[node]
         ping = ContactPing(self._seq, self.base_digest)
         for node in self._asked:
             self._send(Send(node, ping))
+
+    def _is_over(self, granted_at: float, now: float) -> bool:
+        return granted_at + self._settings.contact_s <= now
 
     def _chosen(self) -> list[NodeId]:
         """All; of very many as many as are enough and some more, others each time."""
@@ -264,7 +271,7 @@ class Contact:
         if self._view is None:
             return -math.inf
         valid_s = self._settings.contact_s
-        grants = [(at, node) for node, at in self._granted.items() if at + valid_s > now]
+        grants = [(at, n) for n, at in self._granted.items() if not self._is_over(at, now)]
         grants.sort(reverse=True)
         enough = self._least([node for _, node in grants])
         if enough is None:
@@ -277,5 +284,5 @@ class Contact:
             return
         for member in counted(self._view.members):
             granted_at = self._granted.get(member.id, -math.inf)
-            if member.id != self._view.self_id and granted_at + self._settings.contact_s <= now:
+            if member.id != self._view.self_id and self._is_over(granted_at, now):
                 yield member.id

@@ -269,13 +269,29 @@ def test_members_that_went_stay_in_the_base_and_have_no_voice() -> None:
     assert node.until(2.0) == 1.5 + CONTACT_S
 
 
-def test_a_grant_of_one_that_went_is_over() -> None:
-    node = Asking("a b c")
+def test_a_grant_of_one_that_went_lasts_as_long_as_any() -> None:
+    """It stays in the base, and had promised nothing: five of eight that leave at once do not stop
+    who stays, while the smaller view is being agreed on."""
+    node = Asking("a b c d e f g h")
     node.round(0.0)
-    node.answer("b", 0.01)
+    node.answer("b c d e f g h", 0.01)
+    node.see("a b c", 0.4)
+    node.round(0.5)
+    node.answer("b c", 0.51)
+    assert node.until(0.52) == CONTACT_S
+    assert node.until(CONTACT_S) == -math.inf
+    node.see("a b c", CONTACT_S, agreed=True)
+    assert node.until(CONTACT_S) == 0.5 + CONTACT_S
+
+
+def test_the_grants_of_those_that_went_do_not_carry_the_view() -> None:
+    """Those that stay have to grant as well: they may have agreed without us by now."""
+    node = Asking("a b c d e f g h")
+    node.round(0.0)
+    node.answer("d e f g h", 0.01)
     assert node.until(0.02) == CONTACT_S
-    node.see("a c", 0.5)
-    assert node.until(0.5) == -math.inf
+    node.see("a b c", 0.4)
+    assert node.until(0.41) == -math.inf
 
 
 def test_l1_a_base_of_others_is_adopted_from_a_ping_and_from_an_answer() -> None:
