@@ -533,7 +533,10 @@ class LeaseMachine:
         record = self._record
         if record is None or not self._foreign(record):
             return False
-        return self.state is State.ACQUIRING or (self.state is State.IDLE and self._observing)
+        if self.state is State.ACQUIRING:
+            return True
+        # Where the store tells how old a record is, nobody has to have watched it.
+        return self.state is State.IDLE and self._observing and self._remaining is None
 
     def _renew_watch(self) -> None:
         wanted = self._base_version() if self._waiting() else None

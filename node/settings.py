@@ -158,6 +158,7 @@ class Settings:
         if self.lease is None:
             return
         from lease.urls import from_url  # most nodes need none
+        from lease.urls import shown as shown_url
 
         if self.lease.startswith("memory:"):
             raise SettingsError(
@@ -168,7 +169,7 @@ class Settings:
         try:
             from_url(self.lease)
         except ValueError as error:
-            raise SettingsError(f"lease={shown(self.lease)}: {error}") from error
+            raise SettingsError(f"lease={shown_url(self.lease)}: {error}") from error
 
     def _check_addresses(self) -> None:
         # A wildcard gets its own words where it would be bound, from `node.zmq_transport`.
@@ -258,6 +259,14 @@ class Settings:
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
+    def _store(self) -> str:
+        """Which lease store it is, without what only this member needs to reach it."""
+        if self.lease is None:
+            return "-"
+        from lease.urls import from_url  # most nodes need none
+
+        return from_url(self.lease).identity
+
     def agreement(self) -> tuple[tuple[str, str], ...]:
         """What all members must share to be admitted, as text for the refusal's reason."""
         strategy = self.strategy()
@@ -271,7 +280,7 @@ class Settings:
             ("contact_s", "-" if none else f"{timings.contact_s:g}"),
             ("down_all_when_unstable_s", "-" if none or unstable_s is None else f"{unstable_s:g}"),
             # Each side of a split would get the lease of a store of its own.
-            ("lease", (self.lease or "-") if isinstance(strategy, LeaseMajority) else "-"),
+            ("lease", self._store() if isinstance(strategy, LeaseMajority) else "-"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
             # A receiver ends the connection of whoever sends more.

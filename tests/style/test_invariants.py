@@ -34,9 +34,10 @@ def test_each_test_that_is_named_exists() -> None:
         if not named and "cannot happen" not in rest:
             missing.append(f"I-{number} has neither a test nor a reason")
         for path, name in named:
-            file = Path("tests") / path
+            # The contract of lease stores is a part of the product.
+            file = Path(path) if path == "lease/conformance.py" else Path("tests") / path
             if not (ROOT / file).exists() or name not in functions(file):
-                missing.append(f"I-{number}: there is no tests/{path}::{name}")
+                missing.append(f"I-{number}: there is no {file}::{name}")
     assert not missing, "\n".join(missing)
 
 
