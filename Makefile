@@ -17,13 +17,15 @@ ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check bench bench-messaging bench-gossip bench-partition clean
+.PHONY: help setup demo test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
 	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; under 30 s'
 	@echo 'make test       all tests with small counts, then once more on the stock event loop'
 	@echo 'make test-long  the large counts, on all cores'
+	@echo 'make test-etcd        what needs a real etcd; installs it from the distribution, as root'
+	@echo 'make test-kubernetes  what needs a real API server; builds it once, five minutes, as root'
 	@echo 'make check      lint, format, types, floors, style'
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
 	@echo 'make bench-gossip     membership: experiments S1–S10 simulated, R1–R7 with processes'
@@ -52,6 +54,15 @@ test-long: $(STAMP)
 	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
 	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
+
+test-etcd: $(STAMP)
+	tests/servers/install_etcd.sh
+	$(BIN)/python -m pytest --etcd -m etcd tests
+
+test-kubernetes: $(STAMP)
+	tests/servers/install_etcd.sh
+	tests/servers/build_apiserver.sh
+	$(BIN)/python -m pytest --kubernetes -m kubernetes tests
 
 check: $(STAMP)
 	$(BIN)/ruff check .

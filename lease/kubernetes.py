@@ -301,12 +301,13 @@ class KubernetesStore(LeaseStore):
         if self._client is None:
             configuration = Configuration(host=self.server)
             configuration.ssl_ca_cert = str(self._ca_file)
-            configuration.api_key_prefix = {"BearerToken": "Bearer"}
-            configuration.refresh_api_key_hook = self._read_token
             try:
                 self._client = ApiClient(configuration)
             except OSError as error:
                 raise self._unavailable(f"{self._ca_file} cannot be used: {error}") from error
+            self._client.user_agent = "tenure"
+            self._token_read = None
+        self._read_token(self._client)
         return self._client
 
     async def _drop_client(self) -> None:
@@ -314,14 +315,14 @@ class KubernetesStore(LeaseStore):
         if client is not None:
             await client.close()
 
-    def _read_token(self, configuration: Configuration) -> None:
-        """Called before each request: the token when its file is another one than last time."""
+    def _read_token(self, client: ApiClient) -> None:
+        """Before each request: the token, when its file is another one than last time."""
         try:
             found = self._token_file.stat()
             read = (found.st_mtime, found.st_ino)
             if read != self._token_read:
                 token = self._token_file.read_text("utf-8").strip()
-                configuration.api_key = {"BearerToken": token}
+                client.set_default_header("Authorization", f"Bearer {token}")
                 self._token_read = read
         except (OSError, UnicodeError) as error:
             raise self._unavailable(f"{self._token_file} cannot be read: {error}") from error

@@ -1,7 +1,8 @@
 """What all tests share: the event loop they run on, the large counts, hypothesis' settings.
 
 `TENURE_TEST_LOOP=asyncio` runs every coroutine test on the stock loop, otherwise on uvloop.
-`--long` adds the tests marked `long` and raises the counts that are asked of `how_many`.
+`--long` adds the tests marked `long` and raises the counts that are asked of `how_many`; `--etcd`
+and `--kubernetes` add those that need such a server.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
+SERVERS = ("etcd", "kubernetes")
+
+
 class HowMany(Protocol):
     """Picks the count of the present run."""
 
@@ -37,8 +41,10 @@ def loop_name() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--long`."""
+    """Add `--long`, and one for each server that not every machine has."""
     parser.addoption("--long", action="store_true", help="run the large counts an issue names")
+    for server in SERVERS:
+        parser.addoption(f"--{server}", action="store_true", help=f"run what needs a real {server}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -49,13 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests marked `long` out of a short run."""
-    if config.getoption("--long"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("long")]
+    """Leave out what is marked `long`, or with a server, where this run does not ask for it."""
+    absent = [name for name in ("long", *SERVERS) if not config.getoption(f"--{name}")]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_asyncio_loop_factories(
