@@ -78,7 +78,8 @@ class EtcdStore(LeaseStore):
 
     Another endpoint is asked when one does not answer. `user` and `password` go together.
     `ssl_context` is for https; None takes the system's authorities. `request_timeout_s` bounds one
-    request over all endpoints. Raises ValueError when the arguments cannot work.
+    request over all endpoints; `requests` counts them, but for watches. Raises ValueError when the
+    arguments cannot work.
     """
 
     poll_interval_s: ClassVar[float] = 1.0
@@ -103,6 +104,7 @@ class EtcdStore(LeaseStore):
         self._password = password
         self._ssl_context = ssl_context
         self._timeout_s = request_timeout_s
+        self.requests = 0
         self._current = 0
         self._auth_token: str | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -301,6 +303,7 @@ class EtcdStore(LeaseStore):
         self, endpoint: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> dict[str, Any]:
         timeout_s = self._timeout_s / len(self._endpoints)
+        self.requests += 1
         try:
             async with self._open_session().post(
                 f"{endpoint}/v3/{path}",

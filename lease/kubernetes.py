@@ -62,7 +62,8 @@ class KubernetesStore(LeaseStore):
     Inside a cluster nothing else is needed: server, token and authority are those of the pod's
     service account. Outside give all three of `server` (https://host:port), `token_file` and
     `ca_file`, or none (I-15). The token is read again whenever its file changes, and when the
-    server refuses it. Raises ValueError when the arguments cannot work.
+    server refuses it. `requests` counts those that were sent, but for watches. Raises ValueError
+    when the arguments cannot work.
     """
 
     poll_interval_s: ClassVar[float] = 1.0
@@ -96,6 +97,7 @@ class KubernetesStore(LeaseStore):
             if not file.is_file():
                 raise ValueError(f"{what}={str(file)!r} is no file that can be read")
         self._timeout_s = request_timeout_s
+        self.requests = 0
         self._closed = False
         self._client: ApiClient | None = None
         self._token_read: tuple[float, int] | None = None  # change time and inode of its file
@@ -209,6 +211,7 @@ class KubernetesStore(LeaseStore):
             "_preload_content": False,
             "_request_timeout": aiohttp.ClientTimeout(total=max(0.01, timeout_s)),
         }
+        self.requests += 1
         try:
             match verb:
                 case "get":

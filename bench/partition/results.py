@@ -6,12 +6,10 @@ and a size), which running that cell again replaces. Called by `bench.partition.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import report
-from bench.gossip import results as gossip
+from bench import pages, report
 from bench.partition.rounds import Samples
 from bench.report import Row
 
@@ -23,7 +21,6 @@ INTRODUCTION = """\
 Real processes on one machine, cut apart, paused and killed. What acted, and when, is what the
 subject actor itself wrote. A section is replaced when its cell is run again; this is its command.
 """
-HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 
 SIDE_OF_THREE = (7, 8)
 """So many members have a losing side of three."""
@@ -112,22 +109,4 @@ def write_section(
     directory: Path, cell: str, command: str, rows: Sequence[Row], notes: Sequence[str]
 ) -> Path:
     """Replace the section of one cell; the path written."""
-    directory.mkdir(parents=True, exist_ok=True)
-    page = directory / PAGE
-    text = page.read_text() if page.exists() else ""
-    heads = list(HEADING.finditer(text))
-    ends = [head.start() for head in heads[1:]] + [len(text)] * bool(heads)
-    sections = {
-        head[1]: text[head.start() : end].rstrip() for head, end in zip(heads, ends, strict=True)
-    }
-    lines = [f"## {cell}\n", f"    {command}\n", f"{gossip.machine()}\n"]
-    if "--quick" in command:
-        lines.append("**One round: not to be quoted.**\n")
-    lines += [*gossip.TABLE_HEAD, *map(gossip.line, rows), ""]
-    lines += [f"{note}\n" for note in notes]
-    sections[cell] = "\n".join(lines).rstrip()
-    ordered = [INTRODUCTION.rstrip(), *(sections[name] for name in sorted(sections))]
-    half = page.with_name(page.name + ".part")
-    half.write_text("\n\n".join(ordered) + "\n")
-    half.replace(page)
-    return page
+    return pages.write_section(directory / PAGE, INTRODUCTION, cell, command, rows, notes)
