@@ -18,6 +18,7 @@ from lease.events import LeaseLost
 from lease.host_clock import boot_time_s
 from lease.keeper import LeaseKeeper
 from lease.machine import State
+from lease.record import LeaseRecord
 from lease.settings import LeaseSettings
 from lease.store import LeaseStore
 
@@ -138,6 +139,16 @@ class Lease:
     def counts(self) -> Counter[str]:
         """What happened so far, by name: renewals, failures, losses and more."""
         return Counter() if self._keeper is None else self._keeper.machine.counts
+
+    @property
+    def acquire_s_sum(self) -> float:
+        """Seconds from wanted to held, of all `counts["grants"]`."""
+        return 0.0 if self._keeper is None else self._keeper.machine.acquire_s_sum
+
+    @property
+    def record(self) -> LeaseRecord | None:
+        """The record as it was last seen; None: none was seen, or there is none."""
+        return None if self._keeper is None else self._keeper.machine.record
 
     def explain(self) -> str:
         """Why it is or is not held, in words."""

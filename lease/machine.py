@@ -66,6 +66,10 @@ PENDING_MAX = 64
 """Unanswered writes that are remembered; more can only be found as "ours, of unknown age"."""
 
 
+COUNTED_FROM_0 = ("grants", "renewals", "failures", "timeouts", "conflicts", "losses")
+"""There from the start, so that an alarm sees the first one."""
+
+
 class State(enum.StrEnum):
     """Where the machine stands."""
 
@@ -102,10 +106,12 @@ class LeaseMachine:
         self.token: int | None = None  # of the present holding
         self.valid_until = -math.inf  # acting ends here
         self.confirmed_write_id = ""  # of the write that `valid_until` was counted from
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED_FROM_0, 0))
+        self.acquire_s_sum = 0.0  # of all `counts["grants"]`: wanted → held
         self._nonce = nonce
         self._observing = False
         self._wanted_again = False  # while releasing
+        self._wanted_at = -math.inf  # since when it is being acquired
         self._asked_at = math.inf  # of the `AcquireWanted` of a holder that is not answered yet
         self._request: _Request | None = None
         self._attempts = 0
@@ -200,6 +206,7 @@ class LeaseMachine:
         if self.state is State.IDLE:
             self.state = State.ACQUIRING
             self._races_lost = 0
+            self._wanted_at = now
         if self.state is State.HELD:
             self._asked_at = now
         self._look_first = True
@@ -323,13 +330,14 @@ class LeaseMachine:
     def _judge_held(self, landed: float | None, now: float) -> None:
         record = self._record
         if record is None:
-            self._lose("its record was deleted", now)
+            self._lose("deleted", "its record was deleted", now)
         elif record.free:
-            self._lose("somebody else released it", now)
+            self._lose("released", "somebody else released it", now)
         elif self._foreign(record):
-            self._lose(f"{record.owner} has taken it", now)
+            self._lose("taken", f"{record.owner} has taken it", now)
         elif record.token != self.token:
-            self._lose(f"its record has token {record.token}, ours is {self.token}", now)
+            why = f"its record has token {record.token}, ours is {self.token}"
+            self._lose("token", why, now)
         elif landed is None:
             self._next_at = now + self._retry_s(now)
         else:
@@ -342,6 +350,8 @@ class LeaseMachine:
         if landed is not None and in_time and record is not None and record.token is not None:
             self.state = State.HELD
             self.token = record.token
+            self.counts["grants"] += 1
+            self.acquire_s_sum += now - self._wanted_at
             self._asked_at = -math.inf  # it was asked for: the answer is `LeaseGranted`
             self._credit(landed, now)
             return
@@ -386,6 +396,7 @@ class LeaseMachine:
             self._asked_at = math.inf
             self._out.append(LeaseGranted(self.settings.name, self.token, self.valid_until))
         else:
+            self.counts["renewals"] += 1
             self._out.append(LeaseRenewed(self.settings.name, self.token, self.valid_until))
             if self._asked_at < math.inf:
                 self._next_at = now
@@ -393,10 +404,11 @@ class LeaseMachine:
     def _expire(self, now: float) -> None:
         if self.state is State.HELD and now >= self.valid_until:
             why = f"not renewed in time: {self._failure or 'this process stood still'}"
-            self._lose(why, now)
+            self._lose("deadline", why, now)
 
-    def _lose(self, why: str, now: float) -> None:
+    def _lose(self, kind: str, why: str, now: float) -> None:
         self.counts["losses"] += 1
+        self.counts[f"lost: {kind}"] += 1
         self._drop_holding()
         self._become_idle(now)
         self._out.append(LeaseLost(self.settings.name, why))

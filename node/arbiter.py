@@ -30,7 +30,8 @@ from gossip.membership import NodeId
 from node.environment import Environment
 
 if TYPE_CHECKING:
-    from lease import LeaseKeeper, LeaseStore
+    from lease import LeaseKeeper
+    from node.leases import Leases
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +39,14 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class LeaseArbiter:
-    """Asks the lease in the store at `url`, None for no store. `feed` takes the answers.
+    """Asks the lease in the system's store, if it has one. `feed` takes the answers.
 
     ttl_s: of the lease. The store is opened when something first becomes unreachable.
     """
 
     def __init__(
         self,
-        url: str | None,
+        leases: Leases | None,
         *,
         cluster_name: str,
         self_id: NodeId,
@@ -54,14 +55,13 @@ class LeaseArbiter:
         environment: Environment,
     ) -> None:
         self.feed: Callable[[object], None] = lambda event: None  # set once there is a daemon
-        self._url = url
+        self._leases = leases
         self._cluster_name = cluster_name
         self._self_id = self_id
         self._ttl_s = ttl_s
         self._loop = loop
         self._environment = environment
         self._attempt = 0  # the question that is open, 0 for none
-        self._store: LeaseStore | None = None
         self._keeper: LeaseKeeper | None = None
 
     def watch(self, effect: WatchArbiter) -> None:
@@ -87,24 +87,21 @@ class LeaseArbiter:
             self._keeper.unwant()
 
     async def close(self) -> None:
-        """Release it and close the store."""
+        """Release it."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
             with contextlib.suppress(Exception):  # its ttl ends it as well
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await keeper.release()
             await keeper.close()
-        if self._store is not None:
-            await self._store.close()
 
     def _open(self) -> LeaseKeeper | None:
-        if self._keeper is None and self._url is not None:
+        if self._keeper is None and self._leases is not None:
             from lease import LeaseKeeper, LeaseSettings  # only a split needs it
 
             environment = self._environment
-            self._store = environment.open_store(self._url)
             self._keeper = LeaseKeeper(
-                self._store,
+                self._leases.store(),
                 LeaseSettings(
                     name=f"{self._cluster_name}/downing",
                     owner=self._self_id.address,

@@ -90,7 +90,12 @@ HELP: dict[str, tuple[str, str]] = {
     "down_after_s": ("S", "decide on a view that was stable for so long (5; wan 10)"),
     "contact_s": ("S", "what is unique acts so long without new contact (2.5; wan 6)"),
     "down_all_when_unstable_s": ("S", "down everything when a view does not settle (off)"),
-    "lease": ("URL", "the store that lease-majority asks, for example sqlite:///var/lib/x.db"),
+    "lease": (
+        "URL",
+        "the store of leases: sqlite:///var/lib/x.db, etcd://host:port, kubernetes://namespace",
+    ),
+    "lease_ttl_s": ("S", "a holder that crashed is respected for so long (15)"),
+    "acquire_retry_interval_s": ("S", "a lease that somebody holds is asked for so often (5)"),
     "hand_over_timeout_s": ("S", "host without an answer of the old host after (10)"),
     "stop_timeout_s": ("S", "an actor may take so long to stop (5)"),
     "leave_timeout_s": ("S", "wait so long until all know of our leave (5)"),

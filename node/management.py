@@ -191,6 +191,9 @@ class Routes:
     def _singletons(self, request: Request) -> Answer:
         return _json(200, self._system.cluster.singletons_state())
 
+    def _leases(self, request: Request) -> Answer:
+        return _json(200, self._system.leases.state())
+
     def _leave(self, request: Request) -> Answer:
         refusal = self._refusal(request)
         if refusal is not None:
@@ -266,6 +269,7 @@ ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer | Awaitable[Answ
     "/metrics": ("GET", Routes._metrics),
     "/cluster": ("GET", Routes._cluster),
     "/singletons": ("GET", Routes._singletons),
+    "/leases": ("GET", Routes._leases),
     "/cluster/leave": ("POST", Routes._leave),
     "/cluster/down": ("POST", Routes._down),
 }

@@ -102,3 +102,24 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
         unproven.add_metric([row["name"]], len(row["unproven"]))
     yield running
     yield unproven
+    yield from _leases(system)
+
+
+def _leases(system: ActorSystem) -> Iterable[Metric]:
+    from prometheus_client.core import GaugeMetricFamily, SummaryMetricFamily
+
+    held = GaugeMetricFamily("tenure_lease_held", "1 while it is held here", labels=["lease"])
+    remaining = GaugeMetricFamily(
+        "tenure_lease_remaining_s", "until its deadline, unless it is renewed", labels=["lease"]
+    )
+    took = SummaryMetricFamily(
+        "tenure_lease_acquire_s", "from wanted to held, in seconds", labels=["lease"]
+    )
+    for lease in system.leases.all:
+        name = [lease.settings.name]
+        held.add_metric(name, lease.check_alive())
+        remaining.add_metric(name, lease.remaining_s())
+        took.add_metric(name, lease.counts["grants"], lease.acquire_s_sum)
+    yield held
+    yield remaining
+    yield took

@@ -25,6 +25,7 @@ from singleton.settings import SingletonSettings
 DEFAULT_PORT = 25520
 
 SECONDS_MAX = 1e8  # about three years: what is longer was meant otherwise
+LEASE_TTL_MAX_S = 3600.0
 FRAME_BYTES_MIN = 64 * 1024  # a full view of the cluster has to fit
 COUNT_MAX = 500_000_000
 TEXT_MAX = 255
@@ -73,6 +74,8 @@ class Settings:
     contact_s: float | None = None
     down_all_when_unstable_s: float | None = None
     lease: str | None = None
+    lease_ttl_s: float = 15.0
+    acquire_retry_interval_s: float = 5.0
     hand_over_timeout_s: float = 10.0
     stop_timeout_s: float = 5.0
     leave_timeout_s: float = 5.0
@@ -155,6 +158,11 @@ class Settings:
             )
 
     def _check_lease(self) -> None:
+        if self.lease_ttl_s > LEASE_TTL_MAX_S:
+            raise SettingsError(
+                f"lease_ttl_s={shown(self.lease_ttl_s)} must be at most {LEASE_TTL_MAX_S:.0f}: "
+                "others respect no lease for longer"
+            )
         if self.lease is None:
             return
         from lease.urls import from_url  # most nodes need none

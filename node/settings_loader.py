@@ -35,6 +35,9 @@ _SERVICE_NAME = re.compile(
 _SERVICE_PORT_NAME = re.compile(r"TENURE_(\w+_)?PORT")
 _SERVICE_PORT_VALUE = re.compile(r"(tcp|udp|sctp)://.*")
 
+# A key of TOML is a text or a section, not both: inside its section the text has a name.
+SECTIONS = {"lease.url": "lease", "downing.strategy": "downing"}
+
 NO_DEFAULTS: Mapping[str, object] = types.MappingProxyType({})
 
 _TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -121,7 +124,7 @@ def _from_toml(path: str, kinds: Mapping[str, type]) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in _flattened(document, ""):
         where = f"{path}: {key}"
-        name = key.replace(".", "_")
+        name = SECTIONS.get(key, key.replace(".", "_"))
         if name not in kinds:
             raise unknown_setting(where, name, str)
         if name in values:

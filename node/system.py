@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from downing.events import (
     ContactChanged,
@@ -57,6 +58,7 @@ from node.environment import DataLink, Environment, Lane, Transport
 from node.errors import NoSeedError, SettingsError
 from node.events import EventStream
 from node.history import History
+from node.leases import Leases
 from node.mailbox import WhenFull
 from node.proxy import SingletonProxies
 from node.ref import ActorRef
@@ -69,6 +71,9 @@ from singleton.events import (
     SingletonStateChanged,
     UniquenessNotProven,
 )
+
+if TYPE_CHECKING:
+    from lease import Lease, LeaseStore
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +122,7 @@ class ActorSystem:
         self._transport: Transport | None = None
         self._proxies: SingletonProxies | None = None
         self._history: History | None = None
+        self._leases: Leases | None = None
         self._arbiter: LeaseArbiter | None = None
         self._terminated: asyncio.Future[Terminated] | None = None
         self._released: asyncio.Future[None] | None = None
@@ -165,6 +171,7 @@ class ActorSystem:
         environment = self._environment
         if environment is None:
             environment = self._environment = await self._real_environment(loop)
+        self._leases = Leases(self.settings, environment, self._lease_owner)
         try:
             if environment.transport is None:
                 self._runtime = self._make_runtime(loop, environment, None)
@@ -245,7 +252,7 @@ class ActorSystem:
         if isinstance(strategy, LeaseMajority) and settings.lease is None:
             logger.warning("the downing strategy does not fit", extra={"why": NO_LEASE})
         arbiter = self._arbiter = LeaseArbiter(
-            settings.lease,
+            None if settings.lease is None else self._leases,
             cluster_name=settings.cluster_name,
             self_id=self_id,
             ttl_s=settings.downing_settings().down_after_s,
@@ -414,6 +421,35 @@ class ActorSystem:
             stash_max=stash_max,
         )
 
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        store: str | LeaseStore | None = None,
+    ) -> Lease:
+        """The lease `name` in the system's store (`lease=URL`), or in `store`: a URL, or a store.
+
+        This member's address is the owner, `Settings.lease_ttl_s` the ttl unless given. Each call
+        makes a holder of its own: keep the object. What is still held when the system has ended
+        is released then. Raises `SettingsError` when there is no store, or a value cannot work.
+        """
+        if self._leases is None:
+            raise RuntimeError("the system is not open: use `async with ActorSystem(…)`")
+        return self._leases.lease(name, ttl_s=ttl_s, store=store)
+
+    @property
+    def leases(self) -> Leases:
+        """All leases of this system."""
+        if self._leases is None:
+            raise RuntimeError("the system is not open: use `async with ActorSystem(…)`")
+        return self._leases
+
+    def _lease_owner(self) -> str:
+        if self._core is not None:
+            return self._core.gossip.self_id.address
+        return f"{socket.gethostname()}:{os.getpid()}"
+
     def stop(self, ref: ActorRef[Any]) -> None:
         """Order an actor of this process to stop; what is in its mailbox is handled first."""
         self.runtime.stop(ref)
@@ -437,6 +473,8 @@ class ActorSystem:
                         counts[f"downing: {name}"] += count
             for machine in self._core.singletons.values():
                 counts.update(machine.ignored)
+        if self._leases is not None:
+            counts.update(self._leases.counters())
         if self._transport is not None:
             counts.update(self._transport.counters())
         counts["event handler failures"] += self.runtime.events.failures
@@ -603,6 +641,8 @@ class ActorSystem:
             self._daemon.close()
         if self._arbiter is not None:
             await self._arbiter.close()
+        if self._leases is not None:
+            await self._leases.close()
         if self._environment is not None:
             self._environment.processes.close()
         if self._history is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from gossip.membership import NodeId
 
@@ -68,6 +68,50 @@ SINGLETONS: list[dict[str, Any]] = [
 ]
 
 
+LEASES: list[dict[str, Any]] = [
+    {
+        "name": "jobs",
+        "store": "sqlite:///var/lib/jobs/leases.db",
+        "holder": "127.0.0.1:25520",
+        "since": "2025-01-01T00:00:00.000Z",
+        "held_by_us": True,
+        "token": "1796040502179",
+        "valid_for_s": 12.5,
+        "explain": "held here for another 12.5 s unless renewed",
+    }
+]
+
+
+class StandInLease:
+    """What metrics read of a lease."""
+
+    class settings:  # noqa: N801 - an attribute
+        """Its name."""
+
+        name = "jobs"
+
+    counts: ClassVar[dict[str, int]] = {"grants": 2}
+    acquire_s_sum = 0.5
+
+    def check_alive(self) -> bool:
+        """It is held."""
+        return True
+
+    def remaining_s(self) -> float:
+        """For so long."""
+        return 12.5
+
+
+class StandInLeases:
+    """`system.leases`."""
+
+    all = (StandInLease(),)
+
+    def state(self) -> list[dict[str, Any]]:
+        """The fixed rows."""
+        return LEASES
+
+
 class StandInCluster:
     """`system.cluster`. `down` notes its orders, and raises `fault` if there is one."""
 
@@ -96,6 +140,7 @@ class StandInSystem:
     """`ActorSystem`, as far as HTTP goes."""
 
     def __init__(self) -> None:
+        self.leases = StandInLeases()
         self.cluster = StandInCluster()
         self.is_ready = (False, "waiting for 127.0.0.1:25521")
         self.leaves = 0

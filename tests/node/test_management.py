@@ -15,7 +15,7 @@ from node.errors import AddressInUseError, SettingsError
 from node.management import Request, Routes, is_loopback, read_token, reserve, start_management
 from node.metrics import exposition, metric_name
 from node.system import ActorSystem
-from tests.node.standin import SINGLETONS, STATE, StandInSystem
+from tests.node.standin import LEASES, SINGLETONS, STATE, StandInSystem
 
 ORDER = b'{"address": "127.0.0.1:25521"}'
 
@@ -87,11 +87,12 @@ async def test_ready_says_why_not(door: Door) -> None:
 
 
 async def test_state_is_what_the_system_says(door: Door) -> None:
-    """/cluster and /singletons, as JSON, uids as text."""
+    """/cluster, /singletons and /leases, as JSON, uids and tokens as text."""
     reply = await door.ask("GET", "/cluster")
     assert (reply.status, reply.value) == (200, STATE)
     assert reply.headers["content-type"] == "application/json"
     assert (await door.ask("GET", "/singletons")).value == SINGLETONS
+    assert (await door.ask("GET", "/leases")).value == LEASES
 
 
 async def test_metrics_are_prometheus_text(door: Door) -> None:
@@ -116,6 +117,10 @@ async def test_metrics_are_prometheus_text(door: Door) -> None:
         "tenure_contact_held 1.0",
         "tenure_contact_remaining_s 2.0",
         'tenure_singleton_running{singleton="counter"} 1.0',
+        'tenure_lease_held{lease="jobs"} 1.0',
+        'tenure_lease_remaining_s{lease="jobs"} 12.5',
+        'tenure_lease_acquire_s_count{lease="jobs"} 2.0',
+        'tenure_lease_acquire_s_sum{lease="jobs"} 0.5',
     ):
         assert line in lines
 

@@ -74,6 +74,13 @@ def test_downing_can_be_set_from_each_source(tmp_path: Path) -> None:
     flags = load(dict(values))
     assert flags == load(environ={environment_name(key): text for key, text in values.items()})
     assert flags == load(toml=path)
+    # A key is a text or a section: where others of its section are set, it has a name there.
+    path.write_text(
+        f'[downing]\nstrategy = "{values["downing"]}"\n'
+        f'[lease]\nurl = "{values["lease"]}"\nttl_s = 9\n'
+        "[down]\nafter_s = 8\nall_when_unstable_s = 30\n[contact]\ns = 4\n"
+    )
+    assert dataclasses.replace(flags, lease_ttl_s=9.0) == load(toml=path)
     assert str(flags.strategy()) == values["downing"]
     timings = flags.downing_settings()
     assert (timings.down_after_s, timings.contact_s) == (8.0, 4.0)

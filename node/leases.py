@@ -1,0 +1,151 @@
+"""The leases of one system: whose stores they are in, and what becomes of them in the end.
+
+Decides which store a name means, that one process opens each store once, and that what is still
+held when the system has ended is released (`spec` L5). Does not decide when a lease is wanted.
+Made by `node.system`; reached as `system.lease(…)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from node.environment import Environment
+from node.errors import SettingsError
+from node.logs import wall_time
+
+if TYPE_CHECKING:
+    from lease import Lease, LeaseSettings, LeaseStore
+    from node.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Leases:
+    """`owner` is what stands in the records for people."""
+
+    def __init__(
+        self, settings: Settings, environment: Environment, owner: Callable[[], str]
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._owner = owner
+        self._stores: dict[str, LeaseStore] = {}
+        self._leases: list[Lease] = []
+
+    def store(self, url: str | None = None) -> LeaseStore:
+        """The store that `url` names, or the system's (`Settings.lease`); opened once.
+
+        Raises `SettingsError` when there is none, or it cannot work.
+        """
+        chosen = url or self._settings.lease
+        if chosen is None:
+            raise SettingsError(
+                "there is no lease store: start the members with --lease URL (lease=… in code), "
+                "or give this lease a store of its own"
+            )
+        found = self._stores.get(chosen)
+        if found is None:
+            from lease.urls import shown  # most nodes need none
+
+            try:
+                found = self._environment.open_store(chosen)
+            except ValueError as error:
+                raise SettingsError(f"lease={shown(chosen)}: {error}") from error
+            self._stores[chosen] = found
+        return found
+
+    def settings_of(self, name: str, ttl_s: float | None = None) -> LeaseSettings:
+        """Name, owner and times of a lease of this system. Raises `SettingsError`."""
+        from lease import LeaseSettings
+
+        settings = self._settings
+        try:
+            return LeaseSettings(
+                name=name,
+                owner=self._owner(),
+                ttl_s=settings.lease_ttl_s if ttl_s is None else ttl_s,
+                acquire_retry_interval_s=settings.acquire_retry_interval_s,
+            )
+        except ValueError as error:
+            raise SettingsError(f"lease {name!r}: {error}") from error
+
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl_s: float | None = None,
+        store: str | LeaseStore | None = None,
+    ) -> Lease:
+        """See `ActorSystem.lease`."""
+        from lease import Lease
+
+        environment = self._environment
+        made = Lease(
+            self.store(store) if store is None or isinstance(store, str) else store,
+            self.settings_of(name, ttl_s),
+            clock=environment.clock,
+            wall_clock=environment.wall_clock,
+            nonce=f"{environment.rng.getrandbits(64):016x}",
+        )
+        self._leases.append(made)
+        return made
+
+    async def close(self) -> None:
+        """Release what is held, within `CLOSE_TIMEOUT_S`; close the stores that were opened here.
+        Nothing acts any more."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await asyncio.gather(*(lease.release() for lease in self._leases))
+        except Exception as error:  # noqa: BLE001 - of any store; the ttl ends it as well
+            held = [lease.settings.name for lease in self._leases if lease.check_alive()]
+            logger.warning(
+                "a lease could not be released; its ttl ends it",
+                extra={"leases": held, "error": f"{type(error).__name__}: {error}"},
+            )
+        for lease in self._leases:
+            await lease.close()
+        for store in self._stores.values():
+            await store.close()
+
+    # -- for people
+
+    def state(self) -> list[dict[str, Any]]:
+        """What `/leases` shows."""
+        rows = []
+        for lease in self._leases:
+            record = lease.record
+            held = lease.check_alive()
+            token = lease.token if held else record.token if record is not None else None
+            since = record.acquired_at_wall_s if record is not None else None
+            rows.append(
+                {
+                    "name": lease.settings.name,
+                    "store": lease.store.identity,
+                    "holder": record.owner if record is not None and not record.free else None,
+                    "since": None if since is None else wall_time(since),
+                    "held_by_us": held,
+                    "token": None if token is None else str(token),
+                    "valid_for_s": round(lease.remaining_s(), 3) if held else None,
+                    "explain": lease.explain(),
+                }
+            )
+        return sorted(rows, key=lambda row: str(row["name"]))
+
+    def counters(self) -> Counter[str]:
+        """What happened to all of them, by name."""
+        counts: Counter[str] = Counter()
+        for lease in self._leases:
+            for name, count in lease.counts.items():
+                counts[f"lease: {name}"] += count
+        return counts
+
+    @property
+    def all(self) -> tuple[Lease, ...]:
+        """Those that were made so far."""
+        return tuple(self._leases)

@@ -1,0 +1,87 @@
+"""Leases of a system: whose store, who owns them, and that nothing is left held behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lease import LeaseLost, LeaseStore, MemoryStore, SqliteStore
+from node.errors import SettingsError
+from node.system import ActorSystem
+
+
+async def test_without_a_store_there_is_no_lease() -> None:
+    async with ActorSystem() as system:
+        with pytest.raises(SettingsError, match="start the members with --lease URL"):
+            system.lease("jobs")
+        with pytest.raises(SettingsError, match=r"lease='redis://x': .* there are memory:"):
+            system.lease("jobs", store="redis://x")
+    with pytest.raises(RuntimeError, match="not open"):
+        ActorSystem().lease("jobs")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"lease_ttl_s": 4000}, "lease_ttl_s=4000(.0)? must be at most 3600"),
+        ({"lease_ttl_s": 0}, "lease_ttl_s"),
+        ({"acquire_retry_interval_s": -1}, "acquire_retry_interval_s"),
+        ({"lease": "etcd://ops:secret@nowhere"}, r"lease='etcd://ops:…@nowhere'.*no host:port"),
+        ({"lease": "kubernetes://jobs?server=https://x:1"}, "go together"),
+    ],
+)
+def test_what_cannot_work_stops_the_start(settings: dict[str, Any], says: str) -> None:
+    """By key, value and mend; never with a password."""
+    with pytest.raises(SettingsError, match=says) as refused:
+        ActorSystem(**settings)
+    assert "secret" not in str(refused.value)
+
+
+async def test_it_is_held_shown_and_released_in_the_end(tmp_path: Path) -> None:
+    """L5: owner and ttl are the system's; after the end the next one has it at once."""
+    url = f"sqlite://{tmp_path}/leases.db"
+    async with ActorSystem(lease=url, lease_ttl_s=6.0) as system:
+        lease = system.lease("jobs")
+        lost: list[LeaseLost] = []
+        lease.on_lost(lost.append)
+        other = system.lease("jobs", ttl_s=3.0, store=url)
+        assert other.store is lease.store, "each store is opened once"
+        assert await lease.acquire()
+        assert lease.settings.ttl_s == 6.0
+        assert (other.settings.owner, other.settings.ttl_s) == (lease.settings.owner, 3.0)
+        rows = system.leases.state()
+        held = next(row for row in rows if row["held_by_us"])
+        assert held["name"] == "jobs"
+        assert held["store"] == f"sqlite://{tmp_path}/leases.db"
+        assert held["holder"] == lease.settings.owner
+        assert held["token"] == str(lease.token)
+        assert 0 < held["valid_for_s"] <= 5.0
+        assert system.counters()["lease: grants"] == 1
+    assert not lease.check_alive()
+    assert not lost
+    store = SqliteStore(tmp_path / "leases.db")
+    record = await store.read("jobs")
+    assert record is not None
+    assert record.free
+    await store.close()
+
+
+async def test_a_store_of_ones_own_is_not_closed(tmp_path: Path) -> None:
+    store: LeaseStore = SqliteStore(tmp_path / "mine.db")
+    async with ActorSystem() as system:
+        assert await system.lease("jobs", store=store).acquire()
+    assert await store.read("jobs") is not None
+    await store.close()
+
+
+async def test_two_systems_contend(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with ActorSystem() as one, ActorSystem() as two:
+        first, second = one.lease("jobs", store=store), two.lease("jobs", store=store)
+        assert await first.acquire()
+        second.watch()
+        await first.release()
+        assert await second.acquire()
+        assert not first.check_alive()
