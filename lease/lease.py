@@ -53,6 +53,7 @@ class Lease:
         self._keeper: LeaseKeeper | None = None
         self._handlers: dict[int, Callable[[LeaseLost], object]] = {}
         self._handler_number = 0
+        self._followers: list[Callable[[object], None]] = []
 
     # -- getting and giving up
 
@@ -123,6 +124,21 @@ class Lease:
 
         return unsubscribe
 
+    # -- for what does not wait
+
+    def want(self) -> None:
+        """Get it and keep it until `unwant` or a loss; what comes of it is told to who follows.
+        To be called on the event loop, as the two below."""
+        self._open().want()
+
+    def unwant(self) -> None:
+        """Give it up, or stop trying; from here on it is not held."""
+        self._open().unwant()
+
+    def follow(self, told: Callable[[object], None]) -> None:
+        """Tell each fact of `lease.events`, from `LeaseGranted` on, in order and on the loop."""
+        self._followers.append(told)
+
     # -- for people
 
     @property
@@ -168,6 +184,8 @@ class Lease:
         return self._keeper
 
     def _told(self, fact: object) -> None:
+        for follow in self._followers:
+            follow(fact)
         if not isinstance(fact, LeaseLost):
             return
         for handler in list(self._handlers.values()):

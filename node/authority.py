@@ -13,8 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from node.errors import AuthorityLost
+
+if TYPE_CHECKING:
+    from lease import Lease
 
 LOSSES_MAX = 3  # `AuthorityLost` into one coroutine; then, if it still goes on, it is abandoned
 
@@ -126,6 +130,38 @@ class Authority:
         """As `Gate.forget`. Called by cells and pipes."""
         if self._gate is not None:
             self._gate.forget(resume)
+
+
+class LeasedAuthority(Authority):
+    """While the node has contact, which closes `gate`, and `lease` is held."""
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, gate: Gate, lease: Lease) -> None:
+        super().__init__(gate)
+        self._lease = lease
+
+    @property
+    def token(self) -> int | None:
+        """That of the lease; None while it is not held."""
+        return self._lease.token
+
+    @property
+    def valid_until(self) -> float:
+        """Also over at once when this machine may have been frozen; see `Lease.check_alive`."""
+        assert self._gate is not None
+        return self._gate.until if self._lease.check_alive() else -math.inf
+
+    @property
+    def held(self) -> bool:
+        """True while this actor may act."""
+        assert self._gate is not None
+        return self._gate.is_open_now and self._lease.check_alive()
+
+    def remaining_s(self) -> float:
+        """Seconds for which it is held without being renewed: 0.0 when it is not held."""
+        assert self._gate is not None
+        return max(0.0, self.valid_until - self._gate.clock())
 
 
 ALWAYS = Authority()

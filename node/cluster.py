@@ -38,13 +38,17 @@ from singleton.events import (
 from singleton.machine import State
 
 if TYPE_CHECKING:
+    from lease import Lease
+    from node.leases import Leases
     from node.runtime import Runtime
     from node.settings import Settings
+    from node.singleton_leases import SingletonLeases
 
 _STOP_CAUSES = {
     InstanceStop.LEAVING: StopCause.LEAVING,
     InstanceStop.STOPPED: StopCause.STOPPED,
     InstanceStop.STOOD_DOWN: StopCause.HANDED_OVER,
+    InstanceStop.LEASE_LOST: StopCause.LEASE_LOST,
 }
 _FAULTS_SHOWN_MAX = 3
 SUSPENDED = "suspended"
@@ -63,13 +67,19 @@ class _Kind:
     actor: type[Actor]
     args: tuple[object, ...]
     role: str | None
+    lease: object = None  # what the user gave
 
 
 class SingletonHost:
     """Spawns and stops instances for the managers; every order is answered by an event."""
 
-    def __init__(self, runtime: Runtime, proxies: SingletonProxies) -> None:
+    def __init__(
+        self, runtime: Runtime, proxies: SingletonProxies, leases: SingletonLeases
+    ) -> None:
         self.feed: Callable[[object], None] = lambda event: None  # set once there is a daemon
+        self.leases = leases
+        self.want_lease, self.drop_lease = leases.want, leases.drop
+        self.watch_lease = leases.watch
         self.kinds: dict[str, _Kind] = {}
         self._runtime = runtime
         self._proxies = proxies
@@ -89,6 +99,7 @@ class SingletonHost:
                 kind.actor,
                 kind.args,
                 gated=True,
+                authority=self.leases.authority(name),
                 on_started=lambda: self._started(name, attempt),
                 on_stopped=lambda reason: self._ended(key, reason),
             )
@@ -134,7 +145,14 @@ class SingletonHost:
 class Singletons:
     """`system.cluster.singleton`: actors of which the cluster runs one."""
 
-    def __init__(self, host: SingletonHost, proxies: SingletonProxies, settings: Settings) -> None:
+    def __init__(
+        self,
+        host: SingletonHost,
+        proxies: SingletonProxies,
+        settings: Settings,
+        leases: Leases,
+    ) -> None:
+        self._leases = leases
         self._host = host
         self._proxies = proxies
         self._settings = settings
@@ -149,6 +167,8 @@ class Singletons:
         hand_over_timeout_s: float | None = None,
         buffer_size: int | None = None,
         restart_on_termination: bool = True,
+        lease: str | bool | Lease | None = None,
+        acquire_retry_interval_s: float | None = None,
     ) -> ActorRef[Any]:
         """Let this node host `actor(*args)` when it is elected; returns the ref of the singleton.
 
@@ -158,13 +178,18 @@ class Singletons:
         `hand_over_timeout_s`. With `role` only members that have it host. An instance that ends by
         itself is started again after a backoff, or, without `restart_on_termination`, not here.
 
+        lease: an instance starts only under a lease and acts only while it is held, so that of two
+        that believe to be host one wins: True for the system's store (`Settings.lease`), the URL
+        of another store, or a `Lease`, which is the manager's from then on. The store must be the
+        same on all members. A lost lease is asked for again after `acquire_retry_interval_s`.
+
         Started again with the same arguments it returns the same ref. Raises `SettingsError` for a
         name that is none, or that is started with another actor; `TypeError` when `args` do not
         fit the actor's constructor.
         """
         _check_name(type_name)
         _check_actor(actor, args)
-        kind = _Kind(actor, tuple(args), role)
+        kind = _Kind(actor, tuple(args), role, lease or None)
         known = self._host.kinds.get(type_name)
         if known is not None and known != kind:
             raise SettingsError(
@@ -182,13 +207,35 @@ class Singletons:
                 ),
                 buffer_size=settings.buffer_size if buffer_size is None else buffer_size,
                 restart_on_termination=restart_on_termination,
+                leased=kind.lease is not None,
+                acquire_retry_interval_s=(
+                    settings.acquire_retry_interval_s
+                    if acquire_retry_interval_s is None
+                    else acquire_retry_interval_s
+                ),
             )
         except ValueError as error:
             raise SettingsError(f"singleton {type_name!r}: {error}") from error
+        if kind.lease is not None and type_name not in self._host.leases.leases:
+            self._host.leases.add(type_name, self._lease_of(type_name, kind.lease))
         self._host.kinds[type_name] = kind
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(StartRequested(type_name, settings))
         return proxy.ref
+
+    def _lease_of(self, type_name: str, given: object) -> Lease:
+        from lease import Lease  # most nodes need none
+
+        if isinstance(given, Lease):
+            return given
+        if given is not True and not isinstance(given, str):
+            raise SettingsError(
+                f"singleton {type_name!r}: lease={given!r} must be True, the URL of a store, or a "
+                "Lease"
+            )
+        # No type has a slash in its name: this is no other lease of the cluster.
+        name = f"{self._settings.cluster_name}/singleton/{type_name}"
+        return self._leases.lease(name, store=None if given is True else given)
 
     def start_proxy(self, *, type_name: str, role: str | None = None) -> ActorRef[Any]:
         """The ref of a singleton that this node does not host. Raises `SettingsError`."""
@@ -389,16 +436,15 @@ class Cluster:
         back. `unproven` are members that may be running an instance too: they did not answer.
         """
         now, rows = self._clock(), []
-        downing = self._core.downing
         for name in sorted(self._core.singletons):
             machine = self._core.singletons[name]
             attempt = machine.running_attempt
             started_at = None
             state, explain = machine.state.value, machine.explain(now)
-            if machine.state in ACTING and now >= downing.contact_until:
+            why_not = self._why_not_acting(name, now) if machine.state in ACTING else ""
+            if why_not:
                 runs = "runs here" if machine.state is State.RUNNING else "starts here"
-                contact = downing.state(now)["contact"]["explain"]
-                state, explain = SUSPENDED, f"{runs}, and does not act: {contact}"
+                state, explain = SUSPENDED, f"{runs}, and does not act: {why_not}"
             if attempt:
                 started_at = wall_time(self._wall_clock() - (now - machine.started_at))
             rows.append(
@@ -413,6 +459,13 @@ class Cluster:
                 }
             )
         return rows
+
+    def _why_not_acting(self, name: str, now: float) -> str:
+        downing = self._core.downing
+        if now >= downing.contact_until:
+            return str(downing.state(now)["contact"]["explain"])
+        lease = self._host.leases.leases.get(name)
+        return "" if lease is None or lease.check_alive() else f"its lease: {lease.explain()}"
 
     def _failures_of(self, name: str) -> str:
         if name not in self._host.failures:

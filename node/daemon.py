@@ -38,7 +38,14 @@ from gossip.messages import JoinRequest
 from node import wire
 from node.core import NodeCore
 from node.environment import Environment, Lane, LinkMemory, Transport
-from singleton.effects import RouteSingleton, StartInstance, StopInstance
+from singleton.effects import (
+    DropLease,
+    RouteSingleton,
+    StartInstance,
+    StopInstance,
+    WantLease,
+    WatchLease,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +96,15 @@ class Host(Protocol):
 
     def route(self, effect: RouteSingleton) -> None:
         """Tell the proxy."""
+
+    def want_lease(self, effect: WantLease) -> None:
+        """Acquire it; answered by events, as the next one."""
+
+    def drop_lease(self, effect: DropLease) -> None:
+        """Give it up."""
+
+    def watch_lease(self, effect: WatchLease) -> None:
+        """Look who holds it."""
 
 
 class Arbiter(Protocol):
@@ -177,6 +193,9 @@ class Daemon:
             StartInstance: host.start_instance,
             StopInstance: host.stop_instance,
             RouteSingleton: host.route,
+            WantLease: host.want_lease,
+            DropLease: host.drop_lease,
+            WatchLease: host.watch_lease,
         }
 
     @property

@@ -37,6 +37,8 @@ class Leases:
         self._owner = owner
         self._stores: dict[str, LeaseStore] = {}
         self._leases: list[Lease] = []
+        self.releases_at_close = True
+        """False: something may act yet, so what is held is left to its ttl."""
 
     def store(self, url: str | None = None) -> LeaseStore:
         """The store that `url` names, or the system's (`Settings.lease`); opened once.
@@ -101,7 +103,8 @@ class Leases:
         Nothing acts any more."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await asyncio.gather(*(lease.release() for lease in self._leases))
+                if self.releases_at_close:
+                    await asyncio.gather(*(lease.release() for lease in self._leases))
         except Exception as error:  # noqa: BLE001 - of any store; the ttl ends it as well
             held = [lease.settings.name for lease in self._leases if lease.check_alive()]
             logger.warning(

@@ -271,6 +271,7 @@ class Runtime:
         on_started: Callable[[], None] | None = None,
         on_stopped: Callable[[StopReason], None] | None = None,
         gated: bool = False,
+        authority: Authority | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
         when_full: WhenFull | None = None,
@@ -280,12 +281,13 @@ class Runtime:
 
         `on_started` is called once, when the first instance has run its `pre_start`; `on_stopped`
         once, when the actor has ended for good (`post_stop` is done). `gated`: it and all below it
-        begin no step while `gate` is closed, `post_stop` excepted. Raises as `spawn`.
+        begin no step while `gate` is closed, `post_stop` excepted; `authority` in its place. Raises
+        as `spawn`.
         """
         self._check_room(path)
         cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, when_full, stash_max)
-        if gated:
-            cell.gate_by(Authority(self.gate))
+        if authority is not None or gated:
+            cell.gate_by(authority or Authority(self.gate))
         cell.on_started = on_started
         if on_stopped is not None:
             cell.on_stopped = [on_stopped]

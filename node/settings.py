@@ -261,6 +261,7 @@ class Settings:
                 role=role,
                 downing=self.strategy() is not None,
                 hand_over_timeout_s=self.hand_over_timeout_s,
+                acquire_retry_interval_s=self.acquire_retry_interval_s,
                 stop_timeout_s=2 * self.stop_timeout_s,
                 buffer_size=self.buffer_size,
             )

@@ -26,6 +26,7 @@ class StopCause(enum.IntEnum):
     HANDED_OVER = 5  # another node becomes host
     DOWNED = 6  # the node was marked down
     GONE = 7  # its node was removed, or there was no such actor
+    LEASE_LOST = 8  # somebody else may hold its lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ from node.proxy import SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
 from node.settings import Settings, settings_from, split_seed
+from node.singleton_leases import SingletonLeases
 from node.supervision import Supervision
 from singleton.events import (
     InstanceChanged,
@@ -231,6 +232,7 @@ class ActorSystem:
         self, loop: asyncio.AbstractEventLoop, environment: Environment, transport: Transport
     ) -> None:
         settings, rng = self.settings, environment.rng
+        assert self._leases is not None
         await transport.bind()
         self._transport = transport
         self_id = NodeId(transport.host, transport.control_port, rng.getrandbits(64) or 1)
@@ -260,7 +262,8 @@ class ActorSystem:
             environment=environment,
         )
         proxies = self._proxies = SingletonProxies(runtime)
-        host = SingletonHost(runtime, proxies)
+        singleton_leases = SingletonLeases(runtime)
+        host = SingletonHost(runtime, proxies, singleton_leases)
         self._daemon = Daemon(
             loop=loop,
             environment=environment,
@@ -269,18 +272,18 @@ class ActorSystem:
             runtime=runtime,
             host=host,
             arbiter=arbiter,
-            set_contact=runtime.gate.extend,
+            set_contact=singleton_leases.set_contact,
             pause_s=settings.gossip().probe_interval_s,
             dial_timeout_s=settings.gossip().dial_timeout_s,
             publish=self._published,
             exited=self._exited,
             renamed=self._renamed,
         )
-        host.feed = self._daemon.feed
+        host.feed = singleton_leases.feed = self._daemon.feed
         arbiter.feed = self._daemon.feed
         self._cluster = Cluster(
             core,
-            Singletons(host, proxies, settings),
+            Singletons(host, proxies, settings, self._leases),
             host,
             settings,
             environment.clock,
@@ -548,11 +551,15 @@ class ActorSystem:
                 # Twice: a handler may take its timeout, and post_stop after it.
                 await self.runtime.shutdown(2 * self.settings.stop_timeout_s)
                 if not released:
+                    if self._leases is not None:
+                        self._leases.releases_at_close = False
                     # To announce a leave is to say that nothing unique runs here any more.
                     end = Exit(NOT_STOPPED_EXIT, "a singleton did not stop; the leave is not told")
                 elif exit_ is None and self._daemon is not None:
                     end = await self._announce_leave(self._daemon)
         except TimeoutError:
+            if self._leases is not None:
+                self._leases.releases_at_close = False
             logger.error(
                 "the ordered shutdown took too long and was cut short",
                 extra={

@@ -25,6 +25,7 @@ class StopCause(enum.Enum):
     LEAVING = enum.auto()  # this process ends in order
     STOPPED = enum.auto()  # the user stopped the type on this node
     STOOD_DOWN = enum.auto()  # another member hosts, or this one may not any more
+    LEASE_LOST = enum.auto()  # somebody else may hold the lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,32 @@ class StopInstance:
     attempt: int
     cause: StopCause
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WantLease:
+    """Acquire the type's lease and keep it; each answer is a `LeaseTold`. Asked again after a
+    loss only."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropLease:
+    """Give the lease up, or stop asking for it; answered by `LeaseTold` with `LeaseReleased`.
+
+    Nothing runs under it any more.
+    """
+
+    type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLease:
+    """Keep an eye on who holds it, since it may be wanted here: then it is known how old it is."""
+
+    type_name: str
+    wanted: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,14 @@ class LeaveStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTold:
+    """A fact of `lease.events`, from `LeaseGranted` on, about the lease of this type."""
+
+    type_name: str
+    fact: object
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceStarted:
     """Answer to `StartInstance`: the actor takes messages."""
 

@@ -32,6 +32,12 @@ starts, since it answers only members that it would ask; questions of processes 
 not show as up yet are remembered until it does. So of two members that both have every answer, the
 one that answered last must have asked the other after that, and the other no longer answers `NONE`.
 
+**With a lease** (`SingletonSettings.leased`) a candidate that everybody has answered acquires it
+before it starts, and starts only if the answers still cover everybody then. A candidate that yields
+to an older one, or is not elected any more, drops it at once. When it is lost, the instance stops;
+only after it has terminated the lease is asked for again. In order the instance stops first, then
+the lease is released, then those that asked are told.
+
 **Leaving** or stopped by the user: out of the election at once, told to the next two eligible
 members so that they collect the other answers meanwhile; `NONE` goes to those that asked the
 instant the instance has terminated. A manager that withdrew answers until the process ends. An
@@ -50,12 +56,23 @@ from dataclasses import dataclass
 
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
+from lease.events import (
+    LeaseAwaited,
+    LeaseDenied,
+    LeaseGranted,
+    LeaseLost,
+    LeaseReleased,
+    LeaseUnknown,
+)
 from singleton.effects import (
+    DropLease,
     RouteSingleton,
     SingletonReleased,
     StartInstance,
     StopCause,
     StopInstance,
+    WantLease,
+    WatchLease,
     WithdrawType,
 )
 from singleton.election import (
@@ -73,6 +90,7 @@ from singleton.events import (
     InstanceFailed,
     InstanceStarted,
     InstanceStopped,
+    LeaseTold,
     LeaveStarted,
     SingletonStateChanged,
     StartRequested,
@@ -95,9 +113,11 @@ class State(enum.StrEnum):
 
     STANDBY = "standby"  # another member hosts, or nobody may
     ASKING = "asking"  # elected, asks whether an instance is left elsewhere
+    ACQUIRING = "acquiring"  # everybody has answered; the lease is asked for
     STARTING = "starting"  # holds the office; the instance starts, or waits to be restarted
     RUNNING = "running"
     STOPPING = "stopping"  # the instance has not terminated yet
+    RELEASING = "releasing"  # it has; the lease is given back
     LATCHED = "latched"  # will not host again
 
 
@@ -108,6 +128,10 @@ class Trigger(enum.Enum):
     NOT_ELECTED = enum.auto()
     ROUND_VOID = enum.auto()  # the answers collected so far prove nothing any more
     COVERED = enum.auto()  # everybody asked has answered or was silent for too long
+    COVERED_WITHOUT_LEASE = enum.auto()  # the same, and a lease is needed yet
+    GRANTED = enum.auto()  # the lease is ours, and everybody has still answered
+    LEASE_LOST = enum.auto()
+    RELEASE_DUE = enum.auto()  # the instance has terminated, the lease is still ours
     STARTED = enum.auto()
     ENDED = enum.auto()  # the instance ended by itself
     ENDED_FOR_GOOD = enum.auto()  # the same, with restart_on_termination=False
@@ -125,26 +149,41 @@ TRANSITIONS: dict[tuple[State, Trigger], tuple[State, str]] = {
     (S.ASKING, T.NOT_ELECTED): (S.STANDBY, "_drop_round"),
     (S.ASKING, T.ROUND_VOID): (S.ASKING, "_begin_round"),
     (S.ASKING, T.COVERED): (S.STARTING, "_take_office"),
+    (S.ASKING, T.COVERED_WITHOUT_LEASE): (S.ACQUIRING, "_want_lease"),
     (S.ASKING, T.WITHDRAWN): (S.LATCHED, "_withdraw"),
+    (S.ACQUIRING, T.NOT_ELECTED): (S.STANDBY, "_drop_candidacy"),
+    (S.ACQUIRING, T.ROUND_VOID): (S.ASKING, "_ask_again"),
+    (S.ACQUIRING, T.GRANTED): (S.STARTING, "_take_office"),
+    (S.ACQUIRING, T.LEASE_LOST): (S.ASKING, "_ask_again"),
+    (S.ACQUIRING, T.WITHDRAWN): (S.RELEASING, "_withdraw_and_drop"),
     (S.STARTING, T.STARTED): (S.RUNNING, "_note_start"),
     (S.STARTING, T.ENDED): (S.STARTING, "_restart_later"),
     (S.STARTING, T.RESTART_DUE): (S.STARTING, "_start_instance"),
-    (S.STARTING, T.ENDED_FOR_GOOD): (S.LATCHED, "_end_tenure"),
+    (S.STARTING, T.ENDED_FOR_GOOD): (S.STOPPING, "_end_tenure"),
+    (S.STARTING, T.LEASE_LOST): (S.STOPPING, "_lose_lease"),
     (S.STARTING, T.NOT_ELECTED): (S.STOPPING, "_stand_down"),
     (S.STARTING, T.WITHDRAWN): (S.STOPPING, "_withdraw_and_stop"),
     (S.RUNNING, T.ENDED): (S.STARTING, "_restart_later"),
-    (S.RUNNING, T.ENDED_FOR_GOOD): (S.LATCHED, "_end_tenure"),
+    (S.RUNNING, T.ENDED_FOR_GOOD): (S.STOPPING, "_end_tenure"),
+    (S.RUNNING, T.LEASE_LOST): (S.STOPPING, "_lose_lease"),
     (S.RUNNING, T.NOT_ELECTED): (S.STOPPING, "_stand_down"),
     (S.RUNNING, T.WITHDRAWN): (S.STOPPING, "_withdraw_and_stop"),
     (S.STOPPING, T.WITHDRAWN): (S.STOPPING, "_withdraw"),
     (S.STOPPING, T.READMITTED): (S.STOPPING, "_readmit"),
     (S.STOPPING, T.STOPPED): (S.STANDBY, "_release"),
     (S.STOPPING, T.STOPPED_FOR_GOOD): (S.LATCHED, "_release"),
+    (S.STOPPING, T.RELEASE_DUE): (S.RELEASING, "_drop_lease"),
+    (S.RELEASING, T.WITHDRAWN): (S.RELEASING, "_withdraw"),
+    (S.RELEASING, T.READMITTED): (S.RELEASING, "_readmit"),
+    (S.RELEASING, T.STOPPED): (S.STANDBY, "_release"),
+    (S.RELEASING, T.STOPPED_FOR_GOOD): (S.LATCHED, "_release"),
     (S.LATCHED, T.READMITTED): (S.STANDBY, "_readmit"),
 }
 """(state, trigger): (next state, action). What is not here changes nothing and is counted."""
 
 HOLDING = frozenset({State.STARTING, State.RUNNING})
+CANDIDATE = frozenset({State.ASKING, State.ACQUIRING})
+ENDING = frozenset({State.STOPPING, State.RELEASING})
 
 
 @dataclass(slots=True)
@@ -213,6 +252,13 @@ class SingletonMachine:
         self._resend_at = math.inf
         self._epoch = 0
         self._announce_at = math.inf
+        self._lease_wanted = False  # from `WantLease` until it is lost or released
+        self._lease_granted = False
+        self._lease_dropped = False  # its release is ordered, and not confirmed
+        self._release_by = math.inf  # a store that does not answer holds nobody up for longer
+        self._lease_said = ""
+        self._lease_not_before = -math.inf  # it was lost: wait until then
+        self._lease_watched = False
         self._out: list[object] = []
         self._shown: tuple[State, NodeId | None] | None = None
 
@@ -247,7 +293,7 @@ class SingletonMachine:
             del self._claims[claimant]
         for peer in [peer for peer, until in self._withdrawn.items() if until <= now]:
             del self._withdrawn[peer]
-        if self.state is State.ASKING and now >= self._resend_at:
+        if self.state in CANDIDATE and now >= self._resend_at:
             self._resend_at = now + self._settings.ask_resend_s
             for peer in sorted(self._asked):
                 if self._asked[peer].kind is not AnswerKind.NONE:
@@ -375,10 +421,31 @@ class SingletonMachine:
         }
         if self.state in HOLDING:
             self._notify(NoticeKind.HOLDS, self._told)
-        elif self.state is State.ASKING:
+        elif self.state in CANDIDATE:
             for asked in self._asked.values():
                 asked.heard_at = now
             self._fire(Trigger.ROUND_VOID, now)
+
+    # the lease
+
+    def _on_lease(self, event: LeaseTold, now: float) -> None:
+        match event.fact:
+            case LeaseGranted():
+                self._lease_granted, self._lease_said = self._lease_wanted, ""
+            case LeaseDenied():
+                self._lease_said = f"it is held by {event.fact.holder}"
+            case LeaseAwaited():
+                self._lease_said = f"{event.fact.holder} holds it, perhaps not any more"
+            case LeaseUnknown():
+                self._lease_said = f"nobody can tell who holds it: {event.fact.why}"
+            case LeaseLost():
+                self._lease_wanted = self._lease_granted = False
+                self._lease_said = event.fact.why
+                self._lease_not_before = now + self._settings.acquire_retry_interval_s
+                if self.state in HOLDING or self.state is State.ACQUIRING:
+                    self._fire(Trigger.LEASE_LOST, now)
+            case LeaseReleased() if self._lease_dropped:
+                self._lease_dropped = False
 
     # instances
 
@@ -437,14 +504,14 @@ class SingletonMachine:
         elif self.state in HOLDING:
             why = "its instance runs here" if self._live else "its instance is restarted here"
             self._answer(asker.id, ask.round, AnswerKind.REFUSED, who=self.self_id, why=why)
-        elif self.state is State.STOPPING:
+        elif self.state in ENDING:
             self._waiting[asker.id] = ask.round
             since_s = now - self._stopping_since
             self._answer(asker.id, ask.round, AnswerKind.STOPPING, since_s=since_s)
-        elif self.state is State.ASKING and not self._is_older(asker, ask):
+        elif self.state in CANDIDATE and not self._is_older(asker, ask):
             self._answer(asker.id, ask.round, AnswerKind.BUSY, who=self.self_id)
         else:
-            if self.state is State.ASKING and self._yielded.get(asker.id) != ask.round:
+            if self.state in CANDIDATE and self._yielded.get(asker.id) != ask.round:
                 self._yielded[asker.id] = ask.round
                 self._fire(Trigger.ROUND_VOID, now)
             self._answer(asker.id, ask.round, AnswerKind.NONE)
@@ -454,7 +521,7 @@ class SingletonMachine:
         return (number, asker.id) < (self._up_number(), self.self_id)
 
     def _on_answer(self, sender: NodeId, answer: HandOverAnswer, now: float) -> None:
-        if self.state is not State.ASKING or answer.round != self._round:
+        if self.state not in CANDIDATE or answer.round != self._round:
             self.ignored["answer of another round"] += 1
             return
         asked = self._asked.get(sender)
@@ -523,18 +590,23 @@ class SingletonMachine:
         while (trigger := self._due_trigger(now)) is not None:
             self._fire(trigger, now)
         self._watch_elders(now)
+        self._watch_lease()
         if self._leaving and self.state is State.LATCHED and not self._release_told:
             self._release_told = True
             self._out.append(SingletonReleased(self.type_name))
         self._show(now)
-        self.deadline = self._next_deadline()
+        self.deadline = self._next_deadline(now)
         effects, self._out = self._out, []
         return effects
 
     def _due_trigger(self, now: float) -> Trigger | None:
         """The one thing that must happen next because of what is known, if any."""
-        if self.state is State.STOPPING:
+        if self.state in ENDING:
             if self._live:
+                return None
+            if self.state is State.STOPPING and self._lease_wanted:
+                return Trigger.RELEASE_DUE
+            if self._lease_dropped and now < self._release_by:
                 return None
             return Trigger.STOPPED_FOR_GOOD if self._latch else Trigger.STOPPED
         if self.state is State.LATCHED:
@@ -544,16 +616,27 @@ class SingletonMachine:
             return Trigger.ELECTED if is_elected else None
         if not is_elected:
             return Trigger.NOT_ELECTED
-        if self.state is State.ASKING:
-            self._update_asked(now)
-            covered = all(
-                asked.kind is AnswerKind.NONE or now >= self._silent_at(peer, asked)
-                for peer, asked in self._asked.items()
-            )
-            return Trigger.COVERED if covered else None
+        if self.state in CANDIDATE:
+            return self._due_of_candidate(now)
         if self.state is State.STARTING and not self._live and now >= self._restart_at:
             return Trigger.RESTART_DUE
         return None
+
+    def _due_of_candidate(self, now: float) -> Trigger | None:
+        self._update_asked(now)
+        covered = all(
+            asked.kind is AnswerKind.NONE or now >= self._silent_at(peer, asked)
+            for peer, asked in self._asked.items()
+        )
+        if not covered:
+            return None
+        if self.state is State.ACQUIRING:
+            return Trigger.GRANTED if self._lease_granted else None
+        if not self._settings.leased:
+            return Trigger.COVERED
+        # One that was given up is given back first (I-4).
+        may_want = now >= self._lease_not_before and not self._lease_dropped
+        return Trigger.COVERED_WITHOUT_LEASE if may_want else None
 
     def _fire(self, trigger: Trigger, now: float) -> None:
         step = TRANSITIONS.get((self.state, trigger))
@@ -593,6 +676,12 @@ class SingletonMachine:
             self._announce_at = now + self._settings.announce_interval_s
             self._notify(NoticeKind.HOLDS, self._told)
 
+    def _watch_lease(self) -> None:
+        wanted = self._settings.leased and self._hosts and not self._latch
+        if wanted is not self._lease_watched:
+            self._lease_watched = wanted
+            self._out.append(WatchLease(self.type_name, wanted))
+
     def _show(self, now: float) -> None:
         host = self._route()
         if host != self.host:
@@ -628,15 +717,21 @@ class SingletonMachine:
         kept = self._doubted_hosts()
         return [(peer, claim.until) for peer, claim in self._claims.items() if peer not in kept]
 
-    def _next_deadline(self) -> float:
+    def _next_deadline(self, now: float) -> float:
         due = [self._announce_at]
         due.extend(until for _, until in self._claims_end())
         due.extend(self._withdrawn.values())
         if self.state is State.STARTING and not self._live:
             due.append(self._restart_at)
-        if self.state is State.ASKING:
+        if self.state is State.RELEASING:
+            due.append(self._release_by)
+        if self.state in CANDIDATE:
             due.append(self._resend_at)
-            due.append(self._hosts_anyway_at())
+            anyway_at = self._hosts_anyway_at()
+            if self.state is State.ASKING and self._settings.leased:
+                anyway_at = max(anyway_at, self._lease_not_before)
+            if anyway_at > now:  # else it waits for the lease, not for time
+                due.append(anyway_at)
         return min(due)
 
     # actions of the table
@@ -662,16 +757,44 @@ class SingletonMachine:
     def _drop_round(self, now: float) -> None:
         self._asked.clear()
 
+    def _want_lease(self, now: float) -> None:
+        self._lease_wanted, self._lease_granted, self._lease_said = True, False, ""
+        self._out.append(WantLease(self.type_name))
+
+    def _drop_lease(self, now: float) -> None:
+        """Whatever is granted from here on is nothing to us."""
+        if self._lease_wanted:
+            self._lease_wanted = self._lease_granted = False
+            self._lease_dropped = True
+            self._release_by = now + self._settings.release_wait_s
+            self._out.append(DropLease(self.type_name))
+
+    def _drop_candidacy(self, now: float) -> None:
+        self._drop_lease(now)
+        self._drop_round(now)
+
+    def _ask_again(self, now: float) -> None:
+        self._drop_lease(now)
+        self._begin_round(now)
+
+    def _withdraw_and_drop(self, now: float) -> None:
+        self._withdraw(now)
+        self._stopping_since, self._stop_reason = now, self._latch
+        self._drop_lease(now)
+
+    def _lose_lease(self, now: float) -> None:
+        self._stop_instance(now, StopCause.LEASE_LOST, f"its lease was lost: {self._lease_said}")
+
     def _take_office(self, now: float) -> None:
         silent = {
             peer: now - asked.heard_at
             for peer, asked in self._asked.items()
             if asked.kind is not AnswerKind.NONE
         }
-        if silent:
+        if silent and not self._settings.leased:  # the lease proves it
             fact = UniquenessNotProven(self.type_name, tuple(sorted(silent)), min(silent.values()))
             self._out.append(Publish(fact))
-        self._unproven = set(silent)
+        self._unproven = set() if self._settings.leased else set(silent)
         self._asked.clear()
         self._failures = 0
         self._epoch += 1
@@ -742,8 +865,8 @@ class SingletonMachine:
 
     def _end_tenure(self, now: float) -> None:
         self._latch = f"its instance ended by itself: {self._end_reason or 'no reason given'}"
+        self._stopping_since, self._stop_reason = now, self._latch
         self._out.append(WithdrawType(self.type_name))
-        self._release(now)
 
     # helpers
 
@@ -839,6 +962,10 @@ class SingletonMachine:
             )
         if self.state is State.STOPPING:
             return f"stopping for {now - self._stopping_since:.1f} s: {self._stop_reason}"
+        if self.state is State.RELEASING:
+            return f"stopped ({self._stop_reason}); its lease is being released"
+        if self.state is State.ACQUIRING:
+            return f"waiting for the lease: {self._lease_said or 'it is asked for'}"
         if self.state is State.ASKING:
             return self._explain_asking(now)
         here = f"not hosted here again: {self._latch}; " if self._latch else ""
@@ -865,6 +992,9 @@ class SingletonMachine:
             for peer, asked in sorted(self._asked.items())
             if asked.kind is not AnswerKind.NONE
         ]
+        if not parts and self._settings.leased and now < self._lease_not_before:
+            wait_s = self._lease_not_before - now
+            return f"the lease was lost ({self._lease_said}); asked for again in {wait_s:.1f} s"
         if not parts:
             return "asking whether an instance runs elsewhere"
         wait_s = max(0.0, self._hosts_anyway_at() - now)
@@ -939,6 +1069,7 @@ _READERS: dict[type, str] = {
     InstanceStarted: "_on_instance_started",
     InstanceStopped: "_on_instance_ended",
     InstanceFailed: "_on_instance_ended",
+    LeaseTold: "_on_lease",
 }
 
 _MESSAGE_READERS: dict[type, str] = {

@@ -16,6 +16,9 @@ class SingletonSettings:
 
     role: str | None = None  # only members with this role host; None: all
     downing: bool = False  # a strategy decides about the unreachable; else their silence does
+    leased: bool = False  # an instance starts only under the lease of its type
+    acquire_retry_interval_s: float = 5.0  # a lost lease is not asked for again before
+    release_wait_s: float = 2.0  # so long others wait for the release; its ttl ends it as well
     hand_over_timeout_s: float = 10.0  # silence longer than this is no longer waited for
     ask_resend_s: float = 0.5  # unanswered questions are repeated
     stop_timeout_s: float = 10.0  # a peer's "stopping" renews the wait for at most so long
@@ -33,12 +36,12 @@ class SingletonSettings:
     def __post_init__(self) -> None:
         if self.role is not None and not (isinstance(self.role, str) and self.role):
             raise ValueError(f"role={self.role!r} must be a text that is not empty, or None")
-        for name in ("restart_on_termination", "downing"):
+        for name in ("restart_on_termination", "downing", "leased"):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValueError(f"{name}={value!r} must be True or False")
         for name in self.__slots__:
-            if name in ("role", "restart_on_termination", "downing"):
+            if name in ("role", "restart_on_termination", "downing", "leased"):
                 continue
             value = getattr(self, name)
             whole = name in _COUNTS

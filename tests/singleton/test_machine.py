@@ -13,12 +13,30 @@ import pytest
 
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.membership import Cause, NodeId, Status
-from singleton.effects import SingletonReleased, StopCause, StopInstance, WithdrawType
+from lease.events import (
+    LeaseAwaited,
+    LeaseDenied,
+    LeaseGranted,
+    LeaseLost,
+    LeaseReleased,
+    LeaseUnknown,
+)
+from singleton.effects import (
+    DropLease,
+    SingletonReleased,
+    StartInstance,
+    StopCause,
+    StopInstance,
+    WantLease,
+    WatchLease,
+    WithdrawType,
+)
 from singleton.events import (
     InstanceChanged,
     InstanceFailed,
     InstanceStarted,
     InstanceStopped,
+    LeaseTold,
     LeaveStarted,
     SingletonStateChanged,
     StartRequested,
@@ -51,6 +69,10 @@ from tests.singleton.worlds import (
 S, T = State, Trigger
 NONE = AnswerKind.NONE
 ONE_SHOT = SingletonSettings(restart_on_termination=False)
+LEASED = SingletonSettings(leased=True)
+GRANTED = LeaseTold(TYPE, LeaseGranted("lease", 7, 100.0))
+LOST = LeaseTold(TYPE, LeaseLost("lease", "a has taken it"))
+RELEASED = LeaseTold(TYPE, LeaseReleased("lease", confirmed=True))
 
 A_CUT_OFF = view("b", unreachable="a")
 ALL_WELL = view("b")
@@ -71,20 +93,24 @@ class Recorder(SingletonMachine):
 
 def in_state(state: State, settings: SingletonSettings | None = None) -> Recorder:
     """Node b in this state; a is cut off, unless b stands by or stops for it."""
-    settings = settings or SingletonSettings()
+    settings = settings or (LEASED if state in (S.ACQUIRING, S.RELEASING) else SingletonSettings())
     made = Recorder(settings)
     made.handle(StartRequested(TYPE, settings), 0.0)
     made.handle(ALL_WELL, 0.0)
-    if state in (S.ASKING, S.STARTING, S.RUNNING, S.STOPPING):
+    if state not in (S.STANDBY, S.LATCHED):
         made.handle(A_CUT_OFF, 0.0)
-    if state in (S.STARTING, S.RUNNING, S.STOPPING):
+    if state not in (S.STANDBY, S.LATCHED, S.ASKING):
         made.handle(answer_from("a", NONE), 0.0)
         made.handle(answer_from("c", NONE), 0.0)
-    if state in (S.RUNNING, S.STOPPING):
+        if settings.leased and state is not S.ACQUIRING:
+            made.handle(GRANTED, 0.0)
+    if state in (S.RUNNING, S.STOPPING, S.RELEASING):
         made.handle(InstanceStarted(TYPE, 1), 0.0)
-    if state is S.STOPPING:
+    if state in (S.STOPPING, S.RELEASING):
         made.handle(ALL_WELL, 0.0)
         made.handle(notice_from("a", NoticeKind.HOLDS), 0.0)
+    if state is S.RELEASING:
+        made.handle(InstanceStopped(TYPE, 1), 0.0)
     if state is S.LATCHED:
         made.handle(StopRequested(TYPE), 0.0)
     assert at(made) is state
@@ -96,9 +122,9 @@ def at(made: SingletonMachine) -> State:
     return made.state
 
 
-def covered(made: Recorder) -> None:
-    made.handle(answer_from("a", NONE), 1.0)
-    made.handle(answer_from("c", NONE), 1.0)
+def covered(made: Recorder, now: float = 1.0) -> None:
+    for peer in "ac":
+        made.handle(answer_from(peer, NONE, to_round=made._round), now)
 
 
 def ends_and_is_due(made: Recorder) -> None:
@@ -135,7 +161,20 @@ ROWS: dict[tuple[State, Trigger], Callable[[Recorder], None]] = {
     (S.ASKING, T.ROUND_VOID): feed(ask_from("a")),
     (S.ASKING, T.COVERED): covered,
     (S.ASKING, T.WITHDRAWN): feed(LeaveStarted()),
+    (S.ASKING, T.COVERED_WITHOUT_LEASE): covered,
+    (S.ACQUIRING, T.NOT_ELECTED): feed(ALL_WELL),
+    (S.ACQUIRING, T.ROUND_VOID): feed(ask_from("a")),
+    (S.ACQUIRING, T.GRANTED): feed(GRANTED),
+    (S.ACQUIRING, T.LEASE_LOST): feed(LOST),
+    (S.ACQUIRING, T.WITHDRAWN): feed(STOP),
     (S.STARTING, T.STARTED): feed(InstanceStarted(TYPE, 1)),
+    (S.STARTING, T.LEASE_LOST): feed(LOST),
+    (S.RUNNING, T.LEASE_LOST): feed(LOST),
+    (S.STOPPING, T.RELEASE_DUE): feed(InstanceStopped(TYPE, 1)),
+    (S.RELEASING, T.WITHDRAWN): feed(STOP),
+    (S.RELEASING, T.READMITTED): feed(STOP, START),
+    (S.RELEASING, T.STOPPED): feed(RELEASED),
+    (S.RELEASING, T.STOPPED_FOR_GOOD): feed(LeaveStarted(), RELEASED),
     (S.STARTING, T.ENDED): feed(ENDED),
     (S.STARTING, T.RESTART_DUE): ends_and_is_due,
     (S.STARTING, T.ENDED_FOR_GOOD): feed(ENDED),
@@ -161,6 +200,8 @@ def test_the_rows_are_the_table() -> None:
 @pytest.mark.parametrize(("state", "trigger"), ROWS, ids=lambda each: each.name.lower())
 def test_transition(state: State, trigger: Trigger) -> None:
     settings = ONE_SHOT if trigger is T.ENDED_FOR_GOOD else None
+    if trigger in (T.COVERED_WITHOUT_LEASE, T.LEASE_LOST, T.RELEASE_DUE):
+        settings = LEASED
     made = in_state(state, settings)
     made.fired.clear()
     ROWS[state, trigger](made)
@@ -396,6 +437,8 @@ def test_silence_is_not_renewed_by_a_void_round() -> None:
         (S.STARTING, AnswerKind.REFUSED, AnswerKind.REFUSED),
         (S.RUNNING, AnswerKind.REFUSED, AnswerKind.REFUSED),
         (S.STOPPING, AnswerKind.STOPPING, AnswerKind.STOPPING),
+        (S.ACQUIRING, NONE, AnswerKind.BUSY),
+        (S.RELEASING, AnswerKind.STOPPING, AnswerKind.STOPPING),
         (S.LATCHED, NONE, NONE),
     ],
 )
@@ -689,6 +732,117 @@ def test_a_leave_asks_for_no_change_of_the_record() -> None:
     assert WithdrawType(TYPE) in in_state(S.RUNNING).handle(STOP, 0.0)
 
 
+# the lease
+
+
+def of(kind: type, effects: list[object]) -> list[object]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def test_the_lease_is_asked_for_after_the_members_and_before_the_start() -> None:
+    """S2: hand-over before acquire, and no instance without the lease."""
+    made = in_state(S.ASKING, LEASED)
+    made.handle(answer_from("a", NONE), 0.0)
+    effects = made.handle(answer_from("c", NONE), 0.0)
+    assert of(WantLease, effects) == [WantLease(TYPE)]
+    assert of(StartInstance, effects) == []
+    for fact, words in (
+        (LeaseDenied("lease", "x", 5.0), "it is held by x"),
+        (LeaseAwaited("lease", "x", 5.0), "x holds it, perhaps not any more"),
+        (LeaseUnknown("lease", "down"), "nobody can tell who holds it: down"),
+    ):
+        assert of(StartInstance, made.handle(LeaseTold(TYPE, fact), 1.0)) == []
+        assert made.explain(1.0) == f"waiting for the lease: {words}"
+    assert of(StartInstance, made.handle(GRANTED, 2.0)) == [StartInstance(TYPE, 1)]
+
+
+def test_who_comes_up_while_the_lease_is_asked_for_is_asked_before_the_start() -> None:
+    """I-45: the answers must still cover everybody when it is granted."""
+    made = in_state(S.ACQUIRING)
+    grown = view("b", "a b c d", unreachable="a")
+    assert asks(made.handle(grown, 1.0)) == {node("d"): 1}
+    assert of(StartInstance, made.handle(GRANTED, 1.0)) == []
+    assert of(StartInstance, made.handle(answer_from("d", NONE), 1.0)) == [StartInstance(TYPE, 1)]
+
+
+def test_a_candidate_that_is_not_needed_any_more_drops_the_lease() -> None:
+    """I-3, I-45: and a win that comes late starts nothing."""
+    for event in (ALL_WELL, ask_from("a"), Paused(9.0)):
+        made = in_state(S.ACQUIRING)
+        assert of(DropLease, made.handle(event, 1.0)) == [DropLease(TYPE)]
+        assert of(StartInstance, made.handle(GRANTED, 1.0)) == []
+        covered(made)
+        assert at(made) in (S.ASKING, S.STANDBY), "it is not asked for before it is given back"
+        wanted = made.handle(RELEASED, 1.0)
+        assert of(WantLease, wanted) == ([] if event is ALL_WELL else [WantLease(TYPE)])
+
+
+def test_a_lost_lease_stops_the_instance_and_is_asked_for_when_it_has_stopped() -> None:
+    """S8, I-29: after the retry interval, and after everybody was asked again."""
+    made = in_state(S.RUNNING, LEASED)
+    effects = made.handle(LOST, 1.0)
+    (stop,) = of(StopInstance, effects)
+    assert isinstance(stop, StopInstance)
+    assert (stop.cause, stop.reason) == (StopCause.LEASE_LOST, "its lease was lost: a has taken it")
+    assert of(WantLease, made.tick(20.0)) == []
+    effects = made.handle(InstanceStopped(TYPE, 1), 3.0)
+    assert of(DropLease, effects) == [], "there is nothing to give back"
+    assert at(made) is S.ASKING
+    covered(made, 3.0)
+    assert "asked for again in 3.0 s" in made.explain(3.0)
+    assert made.deadline <= 6.0
+    assert of(WantLease, made.tick(5.9)) == []
+    assert of(WantLease, made.tick(6.0)) == [WantLease(TYPE)]
+
+
+def test_the_lease_is_released_after_the_instance_and_before_the_answer() -> None:
+    """S7, I-28: whoever asks is told when the store has confirmed."""
+    made = in_state(S.RUNNING, LEASED)
+    made.handle(ALL_WELL, 1.0)
+    assert of(DropLease, made.handle(notice_from("a", NoticeKind.HOLDS), 1.0)) == []
+    made.handle(ask_from("c"), 1.0)
+    effects = made.handle(InstanceStopped(TYPE, 1), 2.0)
+    assert of(DropLease, effects) == [DropLease(TYPE)]
+    assert answers(effects) == {}
+    assert answers(made.handle(RELEASED, 2.1)) == {C: NONE}
+
+
+def test_a_store_that_does_not_confirm_holds_nobody_up() -> None:
+    """The next one has to get the lease anyway."""
+    made = in_state(S.RELEASING)
+    made.handle(ask_from("c"), 0.0)
+    assert made.deadline == LEASED.release_wait_s
+    assert answers(made.tick(LEASED.release_wait_s)) == {C: NONE}
+    made.handle(view("b", "b c"), 3.0)
+    made.handle(answer_from("c", NONE), 3.0)
+    assert at(made) is S.ASKING, "one that may still be ours is not asked for"
+    assert of(WantLease, made.handle(RELEASED, 20.0)) == [WantLease(TYPE)]
+
+
+def test_an_instance_that_ended_for_good_gives_its_lease_back() -> None:
+    """I-31: never renewed over a dead child."""
+    made = in_state(S.RUNNING, replace(ONE_SHOT, leased=True))
+    assert of(DropLease, made.handle(ENDED, 1.0)) == [DropLease(TYPE)]
+    made.handle(RELEASED, 1.0)
+    assert at(made) is S.LATCHED
+
+
+def test_the_lease_is_kept_while_an_instance_is_restarted() -> None:
+    made = in_state(S.RUNNING, LEASED)
+    assert of(DropLease, made.handle(ENDED, 1.0)) == []
+    effects = made.tick(made.deadline)
+    assert of(StartInstance, effects) == [StartInstance(TYPE, 2)]
+    assert of(WantLease, effects) == []
+
+
+def test_who_may_host_watches_the_lease_from_the_start() -> None:
+    """So that a takeover comes at its end, not a ttl later."""
+    made = Recorder(LEASED)
+    assert WatchLease(TYPE, True) in made.handle(StartRequested(TYPE, LEASED), 0.0)
+    assert WatchLease(TYPE, False) in made.handle(STOP, 0.0)
+    assert of(WatchLease, Recorder(SingletonSettings()).handle(START, 0.0)) == []
+
+
 # words
 
 
@@ -700,6 +854,11 @@ def test_a_leave_asks_for_no_change_of_the_record() -> None:
             S.ASKING,
             "asked 10.0.0.1:25520, no answer for 3.0 s; asked 10.0.0.3:25520, no answer for 3.0 s; "
             "hosts anyway in 7.0 s, uniqueness not proven",
+        ),
+        (S.ACQUIRING, "waiting for the lease: it is asked for"),
+        (
+            S.RELEASING,
+            "stopped (10.0.0.1:25520 hosts too and is older); its lease is being released",
         ),
         (S.STARTING, "starting instance 1"),
         (S.RUNNING, "runs here: this is the oldest eligible member in reach"),

@@ -1,0 +1,71 @@
+"""The leases of the singletons of one node: what managers order, and the gates of their instances.
+
+Decides until when an instance under a lease may act: while its node has contact *and* the lease is
+held. Does not decide when a lease is wanted (`singleton.machine`) nor what a lease is (`lease`).
+Made by `node.system`; every order is answered by `LeaseTold`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from node.authority import Authority, Gate, LeasedAuthority
+from node.runtime import Runtime
+from singleton.effects import DropLease, WantLease, WatchLease
+from singleton.events import LeaseTold
+
+if TYPE_CHECKING:
+    from lease import Lease
+
+
+class SingletonLeases:
+    """Per type at most one lease."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.feed: Callable[[object], None] = lambda event: None  # set once there is a daemon
+        self.leases: dict[str, Lease] = {}
+        self._runtime = runtime
+        self._gates: dict[str, Gate] = {}
+
+    def add(self, type_name: str, lease: Lease) -> None:
+        """The type acts under this lease from now on."""
+        self.leases[type_name] = lease
+        runtime = self._runtime
+        gate = self._gates[type_name] = Gate(runtime.clock, runtime.ready, runtime.count)
+        gate.extend(-math.inf)
+
+        def told(fact: object) -> None:
+            # First the gate: it must be closed before anybody hears that it is lost.
+            self._follow(type_name)
+            runtime.loop.call_soon(self.feed, LeaseTold(type_name, fact))
+
+        lease.follow(told)
+
+    def authority(self, type_name: str) -> Authority | None:
+        """What an instance of the type acts with; None without a lease."""
+        lease = self.leases.get(type_name)
+        return None if lease is None else LeasedAuthority(self._gates[type_name], lease)
+
+    def set_contact(self, until: float) -> None:
+        """Until when whatever is unique on this node may act, as far as its contact goes."""
+        self._runtime.gate.extend(until)
+        for type_name in self._gates:
+            self._follow(type_name)
+
+    def want(self, effect: WantLease) -> None:
+        """Acquire and keep it."""
+        self.leases[effect.type_name].want()
+
+    def drop(self, effect: DropLease) -> None:
+        """Give it up."""
+        self.leases[effect.type_name].unwant()
+
+    def watch(self, effect: WatchLease) -> None:
+        """Look who holds it."""
+        self.leases[effect.type_name].watch(effect.wanted)
+
+    def _follow(self, type_name: str) -> None:
+        lease = self.leases[type_name]
+        self._gates[type_name].extend(min(self._runtime.gate.until, lease.valid_until))
