@@ -372,15 +372,6 @@ class LeaseStoreContract:
         assert len(lost) == 19
         assert all(_same(conflict.current, won[0]) for conflict in lost)
 
-    async def test_closed_it_is_unavailable(self) -> None:
-        """Not an error of its library."""
-        store = await self._store()
-        await store.write(self._wish(1), if_version=None)
-        await store.close()
-        if type(store).__name__ != "MemoryStore":
-            with pytest.raises(LeaseUnavailableError):
-                await store.read(self.name)
-
     # -- whole leases
 
     async def test_two_at_once_have_one_holder(self) -> None:

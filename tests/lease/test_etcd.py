@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from examples import fenced_etcd
 from lease import LeaseStore, LeaseUnavailableError, from_url
 from lease.conformance import Contender, LeaseStoreContract
 from lease.etcd import EtcdStore
@@ -82,16 +83,23 @@ async def test_a_guarded_write_is_refused_once_the_holder_is_another_one(
     url = etcd.store_url
     store = from_url(url)
     assert isinstance(store, EtcdStore)
+    place = etcd.servers[0].url
+
+    async def guarded(token: int, value: str) -> bool:
+        return await fenced_etcd.put(place, store, "demo", token, "guarded", value)
+
     a, b = contender(url, "a"), contender(url, "b")
     token = await a.hold()
-    assert await guarded(store, "demo", token, "by a")
-    await asyncio.sleep(TTL_S / 2)  # a renewal changes nothing of it
-    assert await guarded(store, "demo", token, "by a again")
+    assert await guarded(token, "by a")
+    renewed = a.lease.valid_until
+    while a.lease.valid_until == renewed:
+        await asyncio.sleep(0.05)
+    assert await guarded(token, "by a again"), "a renewal changes nothing of it"
     await a.lease.release()
-    assert not await guarded(store, "demo", token, "by a, released")
+    assert not await guarded(token, "by a, released")
     later = await b.hold()
-    assert not await guarded(store, "demo", token, "by a, late")
-    assert await guarded(store, "demo", later, "by b")
+    assert not await guarded(token, "by a, late")
+    assert await guarded(later, "by b")
     await b.lease.release()
     for each in (a, b):
         await each.lease.close()
@@ -99,16 +107,12 @@ async def test_a_guarded_write_is_refused_once_the_holder_is_another_one(
     await store.close()
 
 
-async def guarded(store: EtcdStore, name: str, token: int, value: str) -> bool:
-    body = {
-        "compare": [store.fence_compare(name, token)],
-        "success": [{"request_put": {"key": key("guarded"), "value": key(value)}}],
-    }
-    return bool((await store._call("kv/txn", body)).get("succeeded"))
-
-
-def key(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
+async def test_closed_it_is_unavailable(etcd: EtcdCluster) -> None:
+    store = from_url(etcd.store_url)
+    await store.read("demo")
+    await store.close()
+    with pytest.raises(LeaseUnavailableError, match="closed here"):
+        await store.read("demo")
 
 
 @pytest.mark.parametrize("fault", ["killed", "stopped"])

@@ -370,6 +370,14 @@ async def test_a_version_too_old_to_watch_is_polled(fake: FakeApiServer) -> None
     await store.close()
 
 
+async def test_closed_it_is_unavailable(fake: FakeApiServer) -> None:
+    store = from_url(fake.store_url)
+    await store.read("demo")
+    await store.close()
+    with pytest.raises(LeaseUnavailableError, match="closed here"):
+        await store.read("demo")
+
+
 async def test_two_names_never_share_an_object() -> None:
     names = ["a/b", "a-b", "A-b", "a b", "a.b", "ä", "x" * 300, "x" * 301]
     assert len({KubernetesStore.object_name(name) for name in names}) == len(names)

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# etcd from the distribution, for the tests that need a real one; it is not started as a service.
+# etcd from the distribution, for the tests that need a real one, and PostgreSQL for an example.
+# Neither is started here: the tests start their own.
 set -eu
-command -v etcd >/dev/null && exit 0
-echo "installing: etcd-server" >&2
+missing=""
+command -v etcd >/dev/null || missing="$missing etcd-server"
+compgen -G "/usr/lib/postgresql/*/bin/initdb" >/dev/null || missing="$missing postgresql"
+[ -z "$missing" ] && exit 0
+echo "installing:$missing" >&2
 apt-get update -qq
-DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends etcd-server >/dev/null
+# Words on purpose: one argument per package.
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 command -v etcd >/dev/null
