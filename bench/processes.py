@@ -155,11 +155,17 @@ class Members:
         self.members.append(member)
         return member
 
-    def start_three(self, *, http: bool = False, app: str | None = COUNTER_APP) -> list[Member]:
+    def start_three(
+        self,
+        *,
+        http: bool = False,
+        app: str | None = COUNTER_APP,
+        arguments: Sequence[str] = (),
+    ) -> list[Member]:
         """Three members at once, the first one the seed of all."""
         ports = self.free_ports(3)
         return [
-            self.start(name, port=port, seeds=ports[:1], http=http, app=app)
+            self.start(name, port=port, seeds=ports[:1], http=http, app=app, arguments=arguments)
             for name, port in zip("abc", ports, strict=True)
         ]
 

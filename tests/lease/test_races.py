@@ -35,7 +35,7 @@ def test_seeds(how_many: HowMany) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         coverage.update(dict.fromkeys(world.coverage, 1))
     for name in (
-        *("grants", "conflicts", "lost-answers", "pauses"),
+        *("grants", "conflicts", "lost-answers", "pauses", "jumps"),
         *("LeaseLost", "LeaseDenied", "LeaseAwaited", "LeaseUnknown", "LeaseReleased"),
     ):
         assert coverage[name] >= seeds // 5, (name, coverage)

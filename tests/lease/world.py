@@ -33,6 +33,7 @@ from lease.settings import LeaseSettings
 
 NAME = "ledger"
 TTL_S = 15.0
+WHAT_HAPPENS = ("want", "want", "want", "unwant", "watch", "pause", "store", "calm", "jump")
 
 
 @dataclass
@@ -152,7 +153,7 @@ class World:
         rng = self.rng
         for _ in range(steps):
             index = rng.randrange(len(self.contenders))
-            match rng.choice(("want", "want", "want", "unwant", "watch", "pause", "store", "calm")):
+            match rng.choice(WHAT_HAPPENS):
                 case "want":
                     self.tell(index, AcquireWanted(NAME))
                 case "unwant":
@@ -163,6 +164,13 @@ class World:
                     self.coverage["pauses"] += 1
                     who = self.contenders[index]
                     who.paused_until = self.now + rng.choice((0.5, 6.0, 14.0, 40.0))
+                case "jump":
+                    # Only of one who holds it: others would take what they watched for a moment.
+                    who = self.contenders[index]
+                    if who.machine.state is State.HELD:
+                        self.coverage["jumps"] += 1
+                        who.offset_s += 3600.0
+                        who.timer_at = who.instant(who.machine.deadline)
                 case "store":
                     self.store_up = not self.store_up
                 case "calm":
