@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from downing.strategies import DownAll, KeepReferee
+from downing.strategies import DownAll, KeepReferee, StaticQuorum
+from downing.view import counted
 from gossip.membership import MembershipView, Status
 from node.actor import Actor, on
 from node.errors import TenureError
@@ -212,10 +213,19 @@ class PartitionWorld(World):
         if differences:
             told.violations.append(f"no one view {HEALED_WITHIN_S:.0f} s after the heal: "
                                    + "; ".join(differences[:3]))  # fmt: skip
-        elif len(self._acting()) != 1:
+        elif len(self._acting()) != self._lawful(ups[0]):
             told.violations.append(
                 f"{len(self._acting())} instances {HEALED_WITHIN_S:.0f} s after the heal"
             )
+
+    def _lawful(self, view: MembershipView) -> int:
+        """How many act once all is well: one, unless two sides could reach a quorum, or none."""
+        strategy = self._strategy
+        if isinstance(strategy, StaticQuorum):
+            count = len(counted(view.members))
+            if not strategy.quorum_size <= count <= strategy.members_max:
+                return 0
+        return 1
 
     def _acting(self) -> list[str]:
         """Nodes whose running instance has acted a moment ago."""

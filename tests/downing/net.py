@@ -130,7 +130,9 @@ class Peer:
         if self.gone:
             return
         if self.net.now < self.paused_until:
-            self.inbox.append(event)
+            # Its membership is in the same process: it tells of what it holds when it wakes.
+            if not isinstance(event, MembershipView):
+                self.inbox.append(event)
             return
         self._perform(self.machine.handle(event, self.clock))
 
@@ -142,6 +144,7 @@ class Peer:
         inbox, self.inbox = self.inbox, []
         if gap_s > PAUSED_FROM_S:
             self.take(Paused(gap_s))
+        self.show()
         for event in inbox:
             self.take(event)
         self.tick()
