@@ -35,7 +35,6 @@ def setup(system: ActorSystem) -> None:
 
     Each one offers to host the counter. What `start` returns is good on every member:
     `await counter.ask(Add(2))` reaches the counter wherever it runs, and waits while it moves.
-    Where members have a store of leases (`--lease URL`), it runs under a lease.
+    How unique it is, `--protection none|downing|downing+lease` says when the members are started.
     """
-    leased = system.settings.lease is not None
-    system.cluster.singleton.start(type_name="counter", actor=Counter, lease=leased)
+    system.cluster.singleton.start(type_name="counter", actor=Counter)

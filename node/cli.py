@@ -81,6 +81,11 @@ HELP: dict[str, tuple[str, str]] = {
     "ack_timeout_s": ("S", "a probe is answered within this time (by preset)"),
     "weakly_up_after_s": ("S", "a joiner the cluster cannot agree on is let in weakly after (7)"),
     "crash_evidence": ("same-host|never", "whose word proves a crash: this host's kernel, or none"),
+    "protection": (
+        "LEVEL",
+        "how unique singletons are: none, downing (keep-majority unless --downing says otherwise) "
+        "or downing+lease (with --lease)",
+    ),
     "downing": (
         "STRATEGY",
         "which side of a split lives: none, keep-majority, static-quorum:quorum_size=N, "

@@ -180,8 +180,9 @@ class Singletons:
 
         lease: an instance starts only under a lease and acts only while it is held, so that of two
         that believe to be host one wins: True for the system's store (`Settings.lease`), the URL
-        of another store, or a `Lease`, which is the manager's from then on. The store must be the
-        same on all members. A lost lease is asked for again after `acquire_retry_interval_s`.
+        of another store, or a `Lease`, which is the manager's from then on; False for none, None
+        for what `Settings.protection` says. The store must be the same on all members. A lost
+        lease is asked for again after `acquire_retry_interval_s`.
 
         Started again with the same arguments it returns the same ref. Raises `SettingsError` for a
         name that is none, or that is started with another actor; `TypeError` when `args` do not
@@ -189,7 +190,8 @@ class Singletons:
         """
         _check_name(type_name)
         _check_actor(actor, args)
-        kind = _Kind(actor, tuple(args), role, lease or None)
+        given = self._settings.leases_singletons if lease is None else lease
+        kind = _Kind(actor, tuple(args), role, given or None)
         known = self._host.kinds.get(type_name)
         if known is not None and known != kind:
             raise SettingsError(

@@ -26,6 +26,10 @@ DEFAULT_PORT = 25520
 
 SECONDS_MAX = 1e8  # about three years: what is longer was meant otherwise
 LEASE_TTL_MAX_S = 3600.0
+LEVELS = ("none", "downing", "downing+lease")
+LEASED_LEVEL = LEVELS[-1]
+DOWNING_BY_LEVEL = "keep-majority"
+"""Where a level wants a strategy and none is named."""
 FRAME_BYTES_MIN = 64 * 1024  # a full view of the cluster has to fit
 COUNT_MAX = 500_000_000
 TEXT_MAX = 255
@@ -69,6 +73,7 @@ class Settings:
     ack_timeout_s: float | None = None
     weakly_up_after_s: float = 7.0
     crash_evidence: Literal["same-host", "never"] = "same-host"
+    protection: str | None = None
     downing: str = "none"
     down_after_s: float | None = None
     contact_s: float | None = None
@@ -95,6 +100,7 @@ class Settings:
         self._check_numbers()
         self._check_choices()
         self._check_protection()
+        self._check_level()
         self._check_lease()
         self._check_addresses()
         self.gossip()
@@ -110,7 +116,16 @@ class Settings:
                     f"{key}={shown(text)} must have 1 to {TEXT_MAX} printable characters: "
                     "choose another"
                 )
-        for key in ("state_dir", "keys", "http_token_file", "history", "app", "http", "lease"):
+        for key in (
+            "state_dir",
+            "keys",
+            "http_token_file",
+            "history",
+            "app",
+            "http",
+            "lease",
+            "protection",
+        ):
             if getattr(self, key) == "":
                 raise SettingsError(f"{key}='' names nothing: give a value, or leave {key} out")
 
@@ -156,6 +171,29 @@ class Settings:
                 "can connect, insecure lets in anybody; leave out one of the two (--keys or "
                 "--insecure)"
             )
+
+    def _check_level(self) -> None:
+        if self.protection is None:
+            return
+        if self.protection not in LEVELS:
+            raise SettingsError(
+                f"protection={shown(self.protection)} is none of {', '.join(LEVELS)}: take one"
+            )
+        if self.protection == "none" and self.downing != "none":
+            raise SettingsError(
+                f"protection='none' and downing={shown(self.downing)} contradict each other: "
+                "leave one of them out (--protection or --downing)"
+            )
+        if self.protection == LEASED_LEVEL and self.lease is None:
+            raise SettingsError(
+                f"protection={LEASED_LEVEL!r} needs a store of leases, and lease is not set: give "
+                "all members the same one, for example --lease sqlite:///var/lib/tenure/leases.db"
+            )
+
+    @property
+    def leases_singletons(self) -> bool:
+        """True where a singleton runs under a lease unless its start says otherwise."""
+        return self.protection == LEASED_LEVEL
 
     def _check_lease(self) -> None:
         if self.lease_ttl_s > LEASE_TTL_MAX_S:
@@ -224,7 +262,8 @@ class Settings:
     def strategy(self) -> Strategy | None:
         """The downing strategy; None at level none."""
         try:
-            return parse(self.downing)
+            by_level = self.protection not in (None, "none") and self.downing == "none"
+            return parse(DOWNING_BY_LEVEL if by_level else self.downing)
         except ValueError as error:
             raise SettingsError(f"downing={shown(self.downing)}: {error}") from error
 
@@ -290,6 +329,8 @@ class Settings:
             ("down_all_when_unstable_s", "-" if none or unstable_s is None else f"{unstable_s:g}"),
             # Each side of a split would get the lease of a store of its own.
             ("lease", self._store() if isinstance(strategy, LeaseMajority) else "-"),
+            # A host without the lease and one with it would both act.
+            ("leased singletons", self._store() if self.leases_singletons else "-"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
             # A receiver ends the connection of whoever sends more.

@@ -9,6 +9,7 @@ import pytest
 
 from lease import LeaseLost, LeaseStore, MemoryStore, SqliteStore
 from node.errors import SettingsError
+from node.settings import Settings
 from node.system import ActorSystem
 
 
@@ -85,3 +86,34 @@ async def test_two_systems_contend(tmp_path: Path) -> None:
         await first.release()
         assert await second.acquire()
         assert not first.check_alive()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"protection": "some"}, "protection='some' is none of none, downing, downing.lease"),
+        (
+            {"protection": "none", "downing": "keep-oldest"},
+            "protection='none' and downing='keep-oldest' contradict each other",
+        ),
+        ({"protection": "downing+lease"}, "needs a store of leases, and lease is not set"),
+    ],
+)
+def test_levels_that_contradict_other_settings_stop_the_start(
+    settings: dict[str, Any], says: str
+) -> None:
+    """By both names."""
+    with pytest.raises(SettingsError, match=says):
+        Settings(**settings)
+
+
+def test_a_level_stands_for_a_strategy_and_for_leases() -> None:
+    assert Settings().strategy() is None
+    assert Settings(protection="none").strategy() is None
+    assert str(Settings(protection="downing").strategy()) == "keep-majority"
+    assert str(Settings(protection="downing", downing="keep-oldest").strategy()) == "keep-oldest"
+    assert not Settings(protection="downing").leases_singletons
+    leased = Settings(protection="downing+lease", lease="sqlite:x.db")
+    assert leased.leases_singletons
+    assert str(leased.strategy()) == "keep-majority"
+    assert leased.agreement() != Settings(protection="downing", lease="sqlite:x.db").agreement()

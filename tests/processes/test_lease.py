@@ -25,7 +25,14 @@ SINGLETON = "counter"
 def start(members: Members, tmp_path: Path, *flags: str) -> list[Member]:
     """Three members, one store."""
     arguments = (
-        *("--lease", f"sqlite://{tmp_path}/leases.db", "--lease-ttl-s", str(TTL_S)),
+        *(
+            "--protection",
+            "downing+lease",
+            "--lease",
+            f"sqlite://{tmp_path}/leases.db",
+            "--lease-ttl-s",
+            str(TTL_S),
+        ),
         *("--acquire-retry-interval-s", str(RETRY_S), "--hand-over-timeout-s", "2"),
         *flags,
     )
