@@ -2,7 +2,7 @@
 
 smoke exits 0 also when targets are missed, 1 when a count does not add up. messaging exits 0 when
 all targets are met, 1 when one is missed, 3 when something has no figure. gossip (simulate or
-processes), partition and lease exit as smoke does. 2 is a wrong call.
+processes), partition, lease and failover exit as smoke does. 2 is a wrong call.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from bench import report, smoke
+from bench.failover import command as failover
 from bench.gossip import command as gossip
 from bench.lease import command as lease
 from bench.messaging import command as messaging
@@ -41,6 +42,9 @@ def main() -> int:
     lease.add_arguments(
         benches.add_parser("lease", help="a lease: its cost, takeovers, pauses, outages")
     )
+    failover.add_arguments(
+        benches.add_parser("failover", help="each level of protection against each fault")
+    )
     arguments = parser.parse_args()
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
@@ -50,6 +54,8 @@ def main() -> int:
         return gossip.run(arguments)
     if arguments.bench == "partition":
         return partition.run(arguments)
+    if arguments.bench == "failover":
+        return failover.run(arguments)
     if arguments.bench == "lease":
         return lease.run(arguments)
     settings, rows = smoke.run(quick=arguments.quick)

@@ -38,6 +38,7 @@ from lease.store import LeaseStore
 log = logging.getLogger(__name__)
 
 WATCH_RETRY_S = 1.0
+MAY_NOT_HOLD = "this node may not hold it now: it has no contact with enough members"
 _OFFSETS_MAX = 64
 
 
@@ -50,6 +51,8 @@ class LeaseKeeper:
 
     `clock` is CLOCK_BOOTTIME seconds, `wall_clock` seconds since 1970; `nonce` tells this process
     from all others (a restarted one has another) and must not be used twice for one lease.
+    `may_hold` is asked before each write that acquires or renews: while it says False none is sent,
+    and the machine takes that for a store that does not answer.
     """
 
     def __init__(
@@ -62,8 +65,10 @@ class LeaseKeeper:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         told: Callable[[object], None] | None = None,
+        may_hold: Callable[[], bool] | None = None,
     ) -> None:
         self.machine = LeaseMachine(settings, nonce)
+        self._may_hold = may_hold
         self._store = store
         self._settings = settings
         self._loop = loop
@@ -266,6 +271,8 @@ class LeaseKeeper:
     async def _write(self, order: WriteStore) -> None:
         answer: object
         try:
+            if not order.record.free and self._may_hold is not None and not self._may_hold():
+                raise LeaseUnavailableError(MAY_NOT_HOLD)
             record = await self._store.write(order.record, if_version=order.if_version)
             answer = RecordWritten(order.name, order.attempt, record)
         except WriteConflict as conflict:

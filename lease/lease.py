@@ -54,6 +54,9 @@ class Lease:
         self._handlers: dict[int, Callable[[LeaseLost], object]] = {}
         self._handler_number = 0
         self._followers: list[Callable[[object], None]] = []
+        self.may_hold: Callable[[], bool] | None = None
+        """Asked before each write that acquires or renews; None: always. To be set before the
+        first use."""
 
     # -- getting and giving up
 
@@ -180,6 +183,7 @@ class Lease:
                 clock=self._clock,
                 wall_clock=self._wall_clock,
                 told=self._told,
+                may_hold=self.may_hold,
             )
         return self._keeper
 

@@ -1,8 +1,9 @@
 """The leases of the singletons of one node: what managers order, and the gates of their instances.
 
 Decides until when an instance under a lease may act: while its node has contact *and* the lease is
-held. Does not decide when a lease is wanted (`singleton.machine`) nor what a lease is (`lease`).
-Made by `node.system`; every order is answered by `LeaseTold`.
+held; and that a node without contact neither acquires nor renews: what it can not use would keep
+others waiting. Does not decide when a lease is wanted (`singleton.machine`) nor what a lease is
+(`lease`). Made by `node.system`; every order is answered by `LeaseTold`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lease.machine import State
 from node.authority import Authority, Gate, LeasedAuthority
 from node.runtime import Runtime
 from singleton.effects import DropLease, WantLease, WatchLease
@@ -42,6 +44,7 @@ class SingletonLeases:
             runtime.loop.call_soon(self.feed, LeaseTold(type_name, fact))
 
         lease.follow(told)
+        lease.may_hold = lambda: runtime.gate.is_open_now
 
     def authority(self, type_name: str) -> Authority | None:
         """What an instance of the type acts with; None without a lease."""
@@ -50,9 +53,12 @@ class SingletonLeases:
 
     def set_contact(self, until: float) -> None:
         """Until when whatever is unique on this node may act, as far as its contact goes."""
+        was_open = self._runtime.gate.is_open_now
         self._runtime.gate.extend(until)
-        for type_name in self._gates:
+        for type_name, lease in self.leases.items():
             self._follow(type_name)
+            if not was_open and lease.state is State.ACQUIRING:
+                lease.want()  # at once: its last try was refused for want of contact
 
     def want(self, effect: WantLease) -> None:
         """Acquire and keep it."""

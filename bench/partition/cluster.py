@@ -12,7 +12,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
@@ -148,7 +148,8 @@ class Cluster:
     """`count` members on a network, in `directory`; all are ended on the way out, by pid.
 
     arguments: further flags of each member. each_hosts: each member hosts a singleton of its own.
-    spare: so many of the network's hosts are left alone until `start_one` names them.
+    spare: so many of the network's hosts are left alone until `start_one` names them. environment:
+    further variables of each member.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class Cluster:
         each_hosts: bool = False,
         spare: int = 0,
         loop: str = "uvloop",
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.network = network
@@ -172,6 +174,7 @@ class Cluster:
             STEPS: str(directory / "steps"),
             COUNTERS: str(directory / "counters"),
             **({EACH_HOSTS: "1"} if each_hosts else {}),
+            **(environment or {}),
         }
 
     def __enter__(self) -> Self:

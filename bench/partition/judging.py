@@ -14,15 +14,28 @@ from pathlib import Path
 from bench.partition.subject import DONE, STOP
 
 
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """An order that an instance handled; `token` as it stood in the line."""
+
+    at_s: float
+    instance: str
+    number: int
+    token: int | None
+
+
 @dataclass(eq=False)
 class Instance:
-    """One life of the subject. `steps` are instants at which it began one, `done` at which one
-    ended; both in order."""
+    """One life of the subject. `steps` are instants at which it began one, `authoritative` those
+    at which it said to have authority, `done` at which one ended; all in order. `token` is that of
+    its lease, None without one."""
 
     name: str
     node: str
     steps: list[float] = field(default_factory=list)
+    authoritative: list[float] = field(default_factory=list)
     done: list[float] = field(default_factory=list)
+    token: int | None = None
 
     def steps_from(self, at_s: float) -> list[float]:
         """The steps begun at this instant or later."""
@@ -34,6 +47,7 @@ class StepsFile:
 
     def __init__(self, path: Path) -> None:
         self.instances: dict[str, Instance] = {}
+        self.handled: list[Handled] = []
         self._path = path
         self._read_bytes = 0
 
@@ -47,12 +61,19 @@ class StepsFile:
         whole = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         for line in whole.decode().splitlines():
-            at_s, node, name, kind = line.split(" ")
+            at_s, node, name, kind, held, token, work = line.split(" ")
             instance = self.instances.setdefault(name, Instance(name, node))
             if kind == DONE:
                 instance.done.append(float(at_s))
-            elif kind != STOP:
-                instance.steps.append(float(at_s))
+                continue
+            if kind == STOP:
+                continue
+            instance.steps.append(float(at_s))
+            if held == "1":
+                instance.authoritative.append(float(at_s))
+            instance.token = instance.token if token == "-" else int(token)
+            if work != "-":
+                self.handled.append(Handled(float(at_s), name, int(work), instance.token))
 
     def acting(self, since_s: float) -> list[Instance]:
         """Those that began a step at this instant or later, the newest first."""
@@ -74,6 +95,12 @@ class StepsFile:
         """For how long at most two instances acted at once: from the first step of the younger one
         to the last of the older. 0 when the older had begun its last step before."""
         return self._latest_after_younger(since_s, [(one, one.steps) for one in self._alive()])
+
+    def authoritative_overlap_s(self, since_s: float) -> float:
+        """As `overlap_s`, of the steps alone at which an instance said to have authority."""
+        return self._latest_after_younger(
+            since_s, [(one, one.authoritative) for one in self._alive()]
+        )
 
     def overrun_s(self, since_s: float) -> float:
         """For how long at most a step that an older instance had begun ran on while a younger one

@@ -20,6 +20,7 @@ from tests.stories.subject import SUBJECT, Entry, Ledger, Story
 TTL_S = 6.0
 MARGIN_S = TTL_S / 6
 RETRY_S = 2.0
+CONTACT_S, DECIDED_S = 2.5, 9.5
 
 
 class Door(LeaseStore):
@@ -249,3 +250,21 @@ def test_a_world_is_the_same_each_time() -> None:
             return world.trace_hash()
 
     assert trace() == trace()
+
+
+def test_a_host_that_is_cut_off_does_not_keep_the_lease_by_renewing_it() -> None:
+    """It reaches the store, and may not act for want of contact: the others get the lease when its
+    ttl is over, counted from when contact ended, not when its process does."""
+    with Leased(5, "keep-majority") as world:
+        host = world.ready()
+        world.run_for(s=3.0)
+        world.cut(host)
+        cut_at = world.now
+        world.run_until(
+            lambda: any(i.node != host for i in world.log.running(SUBJECT)), within_s=30.0
+        )
+        assert world.now - cut_at <= max(CONTACT_S + TTL_S, DECIDED_S) + 0.5
+        assert world[host].running, "its own verdict comes later"
+        world.run_for(s=60.0)
+        assert world.log.overlaps() == []
+        assert grows(world.tokens)

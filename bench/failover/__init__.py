@@ -1,0 +1,1 @@
+"""Failover, measured: each level of protection against each fault, with real processes."""
