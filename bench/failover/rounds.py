@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 
 from bench.partition.cluster import Cluster, Life
@@ -34,8 +35,9 @@ LEVEL_PAUSE_TTL_S = 15.0
 """A pause is a multiple of the ttl; of this where there is no lease."""
 PAUSES = {"pause": 3.0, "pause-short": 0.5, "pause-mid": 1.5}
 OUTAGE_TTLS = 1.5
-TOLD_S = 20.0
-"""So long after a heal or a wake at most an old instance is watched."""
+SILENCE_S = 0.5
+LEAST_OVERLAP_S = 0.001
+"""Two that acted in turns did so for this long at least: 0 is that they did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +124,17 @@ class Rounds:
         cluster.wait_until(boottime_s() + AFTER_S)
         over_s = boottime_s()
         samples.add("unavailable_s", self._longest_silence_s(over_s))
-        samples.add("acting_overlap_s", cluster.steps.overlap_s(self._begun_s))
-        samples.add("authoritative_overlap_s", cluster.steps.authoritative_overlap_s(self._begun_s))
+        steps = cluster.steps
+        for metric, in_turns_s, instants in (
+            ("acting_overlap_s", steps.overlap_s(self._begun_s), "steps"),
+            (
+                "authoritative_overlap_s",
+                steps.authoritative_overlap_s(self._begun_s),
+                "authoritative",
+            ),
+        ):
+            both_s = self._both_s(instants) if in_turns_s > 0 else 0.0
+            samples.add(metric, max(both_s, LEAST_OVERLAP_S) if in_turns_s > 0 else 0.0)
         samples.add("overrun_s", cluster.steps.overrun_s(self._begun_s))
         self._count_messages(over_s)
         proven = len(cluster.proven_crashes(self._begun_s))
@@ -313,6 +324,19 @@ class Rounds:
         ):  # fmt: skip
             self._samples.add(metric, float(value))
 
+    def _both_s(self, instants: str) -> float:
+        """For how long two acted, pauses of either left out."""
+        spans = [
+            spans_of([at_s for at_s in getattr(one, instants) if at_s >= self._begun_s])
+            for one in self._cluster.steps.instances.values()
+        ]
+        return sum(
+            max(0.0, min(end, other_end) - max(begin, other_begin))
+            for one, other in combinations(spans, 2)
+            for begin, end in one
+            for other_begin, other_end in other
+        )
+
     def _draw(self, over_s: float) -> Picture:
         picture = Picture(marks=list(self._marks))
         for one in self._cluster.steps.instances.values():
@@ -320,13 +344,22 @@ class Rounds:
             if not steps:
                 continue
             picture.node_of[one.name] = one.node
-            begun = steps[0]
-            for earlier, later in zip(steps, [*steps[1:], None], strict=False):
-                if later is None or later - earlier > 0.5:
-                    span = (one.name, begun - self._begun_s, earlier - self._begun_s)
-                    picture.spans.append(span)
-                    begun = later if later is not None else begun
+            picture.spans += [
+                (one.name, begin - self._begun_s, end - self._begun_s)
+                for begin, end in spans_of(steps)
+            ]
         return picture
+
+
+def spans_of(steps: list[float]) -> list[tuple[float, float]]:
+    """From when to when an instance acted: a longer silence ends a span."""
+    spans: list[tuple[float, float]] = []
+    for at_s in steps:
+        if spans and at_s - spans[-1][1] <= SILENCE_S:
+            spans[-1] = (spans[-1][0], at_s)
+        else:
+            spans.append((at_s, at_s))
+    return spans
 
 
 def metrics_of(fault: str, *, leased: bool) -> list[str]:
