@@ -56,3 +56,28 @@ def test_a_quick_bench_of_a_lease_adds_up(tmp_path: Path) -> None:
     assert not [row for row in rows.values() if "error" in row]
     assert rows["handled_after_pause"]["max"] == 0
     assert rows["takeover_after_expiry_s"]["min"] > -0.1
+
+
+def test_a_quick_bench_of_failover_adds_up(tmp_path: Path) -> None:
+    """One fault at the two ends of protection: pages, picture, and nothing lost from the counts."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    words = ["--quick", "--levels", "none,lease", "--faults", "crash", "--out", str(out)]
+    command = [sys.executable, "-m", "bench", "failover", *words]
+    assert spawn(command, log).wait(timeout=240) == 0, log.read_text()
+    rows = json.loads((out / "failover.json").read_text())["rows"]
+    cells = {(row["level"], row["fault"], row["metric"]): row for row in rows}
+    assert not [row for row in rows if "error" in row]
+    assert cells["lease", "crash", "acting_overlap_s"]["max"] == 0
+    assert cells["none", "crash", "unavailable_s"]["median"] < 5
+    # Whoever crashed is respected for what is left of its ttl of 3 s.
+    assert cells["lease", "crash", "unavailable_s"]["median"] > 1
+    assert {row["store"] for row in rows} == {None, "sqlite"}
+    for level in ("none", "lease"):
+        count = {
+            metric: cells[level, "crash", metric]["median"]
+            for metric in ("sent", "handled_once", "handled_twice", "lost")
+        }
+        assert count["sent"] == count["handled_once"] + count["handled_twice"] + count["lost"] > 0
+    assert "downing + lease" in (out / "failover.md").read_text()
+    assert "<svg" in (out / "failover.svg").read_text()
+    assert "failover.svg" in (out / "failover.html").read_text()
