@@ -11,11 +11,12 @@ also while the process stood still.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from node.errors import AuthorityLost
+from node.errors import AuthorityLost, AuthorityTooShortError
 
 if TYPE_CHECKING:
     from lease import Lease
@@ -26,10 +27,11 @@ LOSSES_MAX = 3  # `AuthorityLost` into one coroutine; then, if it still goes on,
 class Gate:
     """Open until `until` (seconds on `clock`; `math.inf`, the start, is no gate at all).
 
-    `ready` is the runtime's: it gives a function a turn. `count` adds one to a counter.
+    `ready` is the runtime's: it gives a function a turn. `count` adds one to a counter. `longest_s`
+    is for how long fresh proof opens it.
     """
 
-    __slots__ = ("_count", "_held", "_ready", "clock", "until")
+    __slots__ = ("_count", "_held", "_ready", "_waiting", "clock", "longest_s", "until")
 
     def __init__(
         self,
@@ -39,6 +41,8 @@ class Gate:
     ) -> None:
         self.clock = clock
         self.until = math.inf
+        self.longest_s = math.inf
+        self._waiting: list[tuple[float, asyncio.Future[None]]] = []
         self._ready = ready
         self._count = count
         self._held: dict[Callable[[], None], None] = {}
@@ -49,10 +53,28 @@ class Gate:
         When that opens the gate, all that was held gets a turn, in the order in which it was held.
         """
         self.until = until
+        if self._waiting:
+            self._waiting = [each for each in self._waiting if not self._tell(*each)]
         if self._held and self.is_open(self.clock()):
             held, self._held = self._held, {}
             for resume in held:
                 self._ready(resume)
+
+    async def reaches(self, until: float) -> None:
+        """Return once it is open up to that instant at least; it may never be."""
+        if self.until >= until:
+            return
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((until, waiting))
+        try:
+            await waiting
+        finally:
+            self._waiting = [each for each in self._waiting if each[1] is not waiting]
+
+    def _tell(self, until: float, waiting: asyncio.Future[None]) -> bool:
+        if self.until >= until and not waiting.done():
+            waiting.set_result(None)
+        return waiting.done()
 
     def is_open(self, now: float) -> bool:
         """True while user code may begin a step."""
@@ -121,6 +143,30 @@ class Authority:
         if not self.held:
             raise lost("")
 
+    async def prove(self) -> None:
+        """Return once it was proven by a round trip that began after this call: ask for it before
+        what can not be taken back.
+
+        Raises `AuthorityTooShortError` when nobody can prove it now. While there is no contact it
+        waits, as the actor does.
+        """
+        if self._gate is not None:
+            await self._gate.reaches(self._gate.clock() + self._gate.longest_s)
+
+    def at_least(self, seconds: float) -> AtLeast:
+        """`async with authority.at_least(2.0):` begins only what can end in time.
+
+        Where less than `seconds` are left it is proven anew first. Raises
+        `AuthorityTooShortError` when that is not enough: nothing of the block has run then. What
+        runs longer than it said is not interrupted by this.
+        """
+        return AtLeast(self, seconds)
+
+    @property
+    def longest_s(self) -> float:
+        """For how long it is held after fresh proof; `math.inf` when it never ends."""
+        return math.inf if self._gate is None else self._gate.longest_s
+
     def hold(self, resume: Callable[[], None]) -> None:
         """As `Gate.hold`. Called by cells and pipes."""
         if self._gate is not None:
@@ -130,6 +176,38 @@ class Authority:
         """As `Gate.forget`. Called by cells and pipes."""
         if self._gate is not None:
             self._gate.forget(resume)
+
+
+class AtLeast:
+    """What `Authority.at_least` returns."""
+
+    __slots__ = ("_authority", "_seconds")
+
+    def __init__(self, authority: Authority, seconds: float) -> None:
+        self._authority = authority
+        self._seconds = seconds
+
+    async def __aenter__(self) -> Authority:
+        """Prove it if there is too little left; see `Authority.at_least`."""
+        authority, seconds = self._authority, self._seconds
+        if seconds > authority.longest_s:
+            raise AuthorityTooShortError(
+                f"{seconds:g} s were asked for, and authority is held for "
+                f"{authority.longest_s:g} s at most without new proof: do it in shorter parts, or "
+                "raise contact_s or the lease's ttl"
+            )
+        if authority.remaining_s() < seconds:
+            await authority.prove()
+        left_s = authority.remaining_s()
+        if left_s < seconds:
+            raise AuthorityTooShortError(
+                f"{seconds:g} s were asked for, and {left_s:.2f} s are left: the proof took too "
+                "long. Try again"
+            )
+        return authority
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to do."""
 
 
 class LeasedAuthority(Authority):
@@ -162,6 +240,27 @@ class LeasedAuthority(Authority):
         """Seconds for which it is held without being renewed: 0.0 when it is not held."""
         assert self._gate is not None
         return max(0.0, self.valid_until - self._gate.clock())
+
+    @property
+    def longest_s(self) -> float:
+        """That of contact or of the lease, whichever ends first."""
+        return min(super().longest_s, self._lease.settings.valid_s)
+
+    async def prove(self) -> None:
+        """As `Authority.prove`, by the store and by contact."""
+        from lease import LeaseUnavailableError  # it is loaded where there is a lease
+
+        try:
+            proven = await self._lease.acquire()
+        except LeaseUnavailableError as error:
+            raise AuthorityTooShortError(f"its lease can not be proven now: {error}") from error
+        if not proven:
+            raise lost("")
+        assert self._gate is not None
+        contact_s = super().longest_s
+        if contact_s < math.inf:
+            until = min(self._gate.clock() + contact_s, self._lease.valid_until)
+            await self._gate.reaches(until)
 
 
 ALWAYS = Authority()

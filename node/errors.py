@@ -54,6 +54,11 @@ class AuthorityLost(BaseException):
     actor may not act any more. Let it pass; it is no failure of the actor."""
 
 
+class AuthorityTooShortError(TenureError):
+    """The work was not begun: authority does not last as long as it needs, or nobody can prove it
+    now. Try again, or do it in shorter parts."""
+
+
 class MailboxFullError(TenureError):
     """A bounded mailbox has no room: an ask, or a tell to an actor that wants it to fail."""
 

@@ -37,6 +37,7 @@ class SingletonLeases:
         runtime = self._runtime
         gate = self._gates[type_name] = Gate(runtime.clock, runtime.ready, runtime.count)
         gate.extend(-math.inf)
+        gate.longest_s = runtime.gate.longest_s
 
         def told(fact: object) -> None:
             # First the gate: it must be closed before anybody hears that it is lost.

@@ -251,6 +251,7 @@ class ActorSystem:
         runtime = self._runtime = self._make_runtime(loop, environment, self_id)
         if strategy is not None:
             runtime.gate.extend(-math.inf)
+            runtime.gate.longest_s = settings.downing_settings().contact_s
         if isinstance(strategy, LeaseMajority) and settings.lease is None:
             logger.warning("the downing strategy does not fit", extra={"why": NO_LEASE})
         arbiter = self._arbiter = LeaseArbiter(
