@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bench.failover.command import LEVELS, rows_of, target_of
@@ -24,7 +26,7 @@ def test_a_silence_ends_a_span(steps: list[float], spans: list[tuple[float, floa
     assert spans_of(steps) == spans
 
 
-def test_steps_are_read_with_token_authority_and_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_steps_are_read_with_token_authority_and_order(tmp_path: Path) -> None:
     """Two instances: the older one acts on without authority after the younger has begun."""
     file = tmp_path / "steps"
     file.write_text(
