@@ -2,7 +2,7 @@
 
 Decides what is printed and the exit code: 0; 1 the lease says no (somebody else holds it, it was
 lost, the token is another one); 2 usage; 69 the store does not answer; of `acquire … -- COMMAND`
-that of the command. Everything else is `lease.lease` and the stores.
+that of the command, 127 when it cannot be started. Everything else is `lease.lease` and the stores.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -22,15 +23,21 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NoReturn
 
 from lease.errors import LeaseUnavailableError, WriteConflict
-from lease.events import LeaseLost
+from lease.events import LeaseAwaited, LeaseDenied, LeaseGranted, LeaseLost, LeaseUnknown
 from lease.lease import Lease
 from lease.record import LeaseRecord, trusted_ttl_s
 from lease.settings import LeaseSettings
+from lease.sqlite import SqliteStore
 from lease.store import LeaseStore
 from lease.urls import from_url
 
-OK, SAYS_NO, USAGE, NOT_REACHABLE = 0, 1, 2, 69
+OK, SAYS_NO, USAGE, NOT_REACHABLE, NOT_FOUND, INTERRUPTED = 0, 1, 2, 69, 127, 130
 RETRY_S = 1.0
+LOOK_S = 5.0
+"""A store that is silent for so long is asked whether it is there."""
+RELEASE_S = 5.0
+WAIT_MAX_S = 1e7
+PR_SET_PDEATHSIG = 1
 TTL_S = 15.0
 
 
@@ -57,9 +64,11 @@ def main(argv: Sequence[str]) -> int:
     arguments.command = command
     try:
         store = from_url(arguments.url)
+        if isinstance(store, SqliteStore) and arguments.run is not _acquire:
+            _check_exists(store)
         settings = LeaseSettings(
             name=arguments.name,
-            owner=getattr(arguments, "owner", None) or f"{socket.gethostname()}:{os.getpid()}",
+            owner=_owner(arguments),
             ttl_s=getattr(arguments, "ttl_s", TTL_S),
         )
     except ValueError as error:
@@ -74,7 +83,31 @@ def main(argv: Sequence[str]) -> int:
         print(f"tenure: {error}", file=sys.stderr)
         return SAYS_NO
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our words has read enough; nor is there anybody for the last flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+
+
+def _owner(arguments: argparse.Namespace) -> str:
+    given: str | None = getattr(arguments, "owner", None)
+    return f"{socket.gethostname()}:{os.getpid()}" if given is None else given
+
+
+def _check_exists(store: SqliteStore) -> None:
+    if not store.path.exists():
+        raise ValueError(f"there is no lease store {store.path}: nobody has held a lease there yet")
+
+
+def _wait(text: str) -> float:
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = -1.0
+    if not 0 <= wait_s <= WAIT_MAX_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 up")
+    return wait_s
 
 
 async def _run(
@@ -114,7 +147,9 @@ def _parser() -> argparse.ArgumentParser:
             "acquire",
             _acquire,
             "Hold it until interrupted, or while a command runs: acquire URL NAME -- COMMAND. The "
-            "command finds its token in TENURE_LEASE_TOKEN and is killed when the lease is lost.",
+            "command finds its token in TENURE_LEASE_TOKEN. When the lease is lost it is killed "
+            "with all of its process group, and what it leaves there at its end is killed too. "
+            "The exit code is the command's, 127 when there is none.",
         ),
         (
             "release",
@@ -136,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
                 help=f"others wait so long after our end without a release ({TTL_S:g})",
             )  # fmt: skip
             one.add_argument(
-                "--wait-s", type=float, default=0.0, metavar="S",
+                "--wait-s", type=_wait, default=0.0, metavar="S",
                 help="wait so long for one who holds it (0)",
             )  # fmt: skip
         if name == "release":
@@ -172,7 +207,9 @@ async def _watch(store: LeaseStore, settings: LeaseSettings, arguments: argparse
             if record is None:
                 await asyncio.sleep(RETRY_S)
             else:
-                await store.changed(settings.name, record.version)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_S):
+                        await store.changed(settings.name, record.version)
         except LeaseUnavailableError as error:
             print(f"tenure: nobody can tell: {error}", file=sys.stderr, flush=True)
             await asyncio.sleep(RETRY_S)
@@ -274,68 +311,178 @@ async def _acquire(
     store: LeaseStore, settings: LeaseSettings, arguments: argparse.Namespace
 ) -> int:
     lease = Lease(store, settings)
-    over = asyncio.Event()
-    lost: list[LeaseLost] = []
-
-    def lose(fact: LeaseLost) -> None:
-        lost.append(fact)
-        over.set()
-
-    lease.on_lost(lose)
+    facts: asyncio.Queue[object] = asyncio.Queue()
+    lease.follow(facts.put_nowait)
+    interrupted = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, over.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupted.set)
     try:
-        if not await _got(lease, arguments.wait_s, over):
-            held = await store.read(settings.name)
-            by = "somebody else" if held is None or held.free else held.owner
-            raise _SaysNoError(f"{settings.name} is held by {by}")
+        if not await _got(lease, facts, arguments.wait_s, interrupted):
+            return INTERRUPTED
+        if interrupted.is_set():
+            await _give_back(lease)
+            return INTERRUPTED
         if arguments.command:
-            code = await _while_held(arguments.command, lease, over)
+            code = await _while_held(arguments.command, lease, facts, interrupted)
         else:
             print(f"held, token {lease.token}, until interrupted", flush=True)
-            await over.wait()
+            await _until_over(facts, interrupted)
             code = OK
-        if lost:
-            raise _SaysNoError(f"{settings.name} was lost: {lost[0].why}")
-        await lease.release()
+        await _release_after(lease, settings.name)
         return code
     finally:
         await lease.close()
 
 
-async def _got(lease: Lease, wait_s: float, over: asyncio.Event) -> bool:
+async def _got(
+    lease: Lease, facts: asyncio.Queue[object], wait_s: float, interrupted: asyncio.Event
+) -> bool:
+    """True: held. False: interrupted, and given back. Raises when it is not to be had in time."""
     give_up_at = time.monotonic() + wait_s
-    while not over.is_set():
-        if await lease.acquire():
-            return True
-        left_s = give_up_at - time.monotonic()
-        if left_s <= 0:
-            return False
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(over.wait(), min(RETRY_S, left_s))
+    stop = asyncio.ensure_future(interrupted.wait())
+    refused: Exception | None = None
+    lease.want()
+    try:
+        while not interrupted.is_set():
+            left_s = max(0.0, give_up_at - time.monotonic())
+            # The first answer is waited for, however short the time: the store bounds it.
+            timeout_s = None if refused is None else left_s
+            told = asyncio.ensure_future(facts.get())
+            await asyncio.wait({told, stop}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                told.cancel()
+                if refused is not None and not interrupted.is_set():
+                    break
+                continue
+            match told.result():
+                case LeaseGranted():
+                    return True
+                case LeaseDenied() as fact:
+                    refused = _SaysNoError(f"{fact.name} is held by {fact.holder}")
+                case LeaseAwaited() as fact:
+                    refused = _SaysNoError(
+                        f"{fact.name} is held by {fact.holder}, or was a moment ago: this store "
+                        "tells no ages; wait for it with --wait-s"
+                    )
+                case LeaseUnknown() as fact:
+                    refused = LeaseUnavailableError(fact.why)
+            if time.monotonic() >= give_up_at:
+                break
+    finally:
+        stop.cancel()
+    await _give_back(lease)
+    if refused is not None and not interrupted.is_set():
+        raise refused
     return False
 
 
-async def _while_held(command: list[str], lease: Lease, over: asyncio.Event) -> int:
+async def _until_over(facts: asyncio.Queue[object], interrupted: asyncio.Event) -> None:
+    """Until a signal; raises when the lease is lost first."""
+    stop = asyncio.ensure_future(interrupted.wait())
+    try:
+        while not interrupted.is_set():
+            told = asyncio.ensure_future(facts.get())
+            await asyncio.wait({told, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                told.cancel()
+            elif isinstance(fact := told.result(), LeaseLost):
+                raise _SaysNoError(f"{fact.name} was lost: {fact.why}")
+    finally:
+        stop.cancel()
+
+
+async def _give_back(lease: Lease) -> None:
+    with contextlib.suppress(LeaseUnavailableError, TimeoutError):
+        async with asyncio.timeout(RELEASE_S):
+            await lease.release()
+
+
+async def _release_after(lease: Lease, name: str) -> None:
+    """The work is done: a store that can not be told changes nothing of how it ended."""
+    try:
+        async with asyncio.timeout(RELEASE_S):
+            await lease.release()
+    except (LeaseUnavailableError, TimeoutError):
+        ttl_s = lease.settings.ttl_s
+        print(
+            f"tenure: {name} could not be released: others wait for its ttl of {ttl_s:g} s",
+            file=sys.stderr,
+        )
+
+
+async def _while_held(
+    command: list[str],
+    lease: Lease,
+    facts: asyncio.Queue[object],
+    interrupted: asyncio.Event,
+) -> int:
+    """Run it in a process group of its own. A signal to us is passed on to all of it, each time; a
+    loss kills all of it, and so does its own end what it has left behind."""
     environment = {**os.environ, "TENURE_LEASE_TOKEN": str(lease.token)}
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, env=environment, start_new_session=True
+            *command, env=environment, process_group=0, preexec_fn=_dies_with_us()
         )
     except OSError as error:
-        await lease.release()
-        raise _SaysNoError(f"{command[0]} cannot be started: {error}") from error
+        await _give_back(lease)
+        print(f"tenure: {command[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        return NOT_FOUND
+    terminal = _lend_terminal(process.pid)
     ended = asyncio.ensure_future(process.wait())
-    stopped = asyncio.ensure_future(over.wait())
-    await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not ended.done():
-        # Its whole group: what it started must not act on either.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM if lease.check_alive() else signal.SIGKILL)
-    code = await ended
+    over = asyncio.ensure_future(_until_over(facts, interrupted))
+    try:
+        while not ended.done():
+            await asyncio.wait({ended, over}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done() or not over.done():
+                continue
+            over.result()  # raises when the lease is lost
+            interrupted.clear()
+            _signal_group(process.pid, signal.SIGTERM)
+            over = asyncio.ensure_future(_until_over(facts, interrupted))
+    finally:
+        over.cancel()
+        _signal_group(process.pid, signal.SIGKILL)
+        code = await ended
+        _take_terminal_back(terminal)
     return 128 - code if code < 0 else code
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _dies_with_us() -> Callable[[], object] | None:
+    """What the child does before it begins, to be killed by the kernel when we are. Linux only."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None)  # loaded here: a child must take no lock
+    return lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _lend_terminal(group: int) -> int | None:
+    """A command that asks for a password reads the terminal: only its foreground group may."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.tcgetpgrp(terminal) == os.getpgrp():
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            os.tcsetpgrp(terminal, group)
+            return terminal
+    except OSError:
+        pass
+    os.close(terminal)
+    return None
+
+
+def _take_terminal_back(terminal: int | None) -> None:
+    if terminal is not None:
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(terminal, os.getpgrp())
+        os.close(terminal)
 
 
 async def _release(

@@ -41,12 +41,17 @@ class Fence:
     def check(self, name: str, token: int | None) -> None:
         """Let this token pass, and no older one from now on.
 
-        Raises `StaleTokenError` for one that is older than any before, and ValueError for None,
-        which is what there is without a lease.
+        Raises `StaleTokenError` for one that is older than any before, ValueError for None, which
+        is what there is without a lease, and TypeError for what is no number (a text would be
+        compared letter by letter).
         """
         if token is None:
             raise ValueError(
                 f"there is no token for {name!r}: it is not held, or there is no lease at all"
+            )
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise TypeError(
+                f"token={token!r} of {name!r} is no whole number: give int(…) of what was handed on"
             )
         with self._lock:
             highest = self._highest.get(name, token)

@@ -112,6 +112,8 @@ class LeaseKeeper:
         when the store does not answer. Where the answer is not True, and when this is cancelled,
         the lease is not wanted any more: what a late write might still win is given back.
         """
+        if self._closed:
+            raise LeaseUnavailableError(f"lease {self._settings.name!r} was closed by this process")
         answer: asyncio.Future[bool] = self._loop.create_future()
         self._acquirers.append(answer)
         held_before = self.machine.state is State.HELD
@@ -133,6 +135,8 @@ class LeaseKeeper:
         Not held from the first instant on. Raises `LeaseUnavailableError` when the store could
         not be told until its record had expired by itself; bound the wait if that is too long.
         """
+        if self._closed:
+            return  # what was held then is left to its ttl
         answer: asyncio.Future[None] = self._loop.create_future()
         self._releasers.append(answer)
         self.unwant()
@@ -155,12 +159,12 @@ class LeaseKeeper:
     @property
     def token(self) -> int | None:
         """Greater than that of each holder before; None while it is not held."""
-        return self.machine.token
+        return None if self._closed else self.machine.token
 
     @property
     def valid_until(self) -> float:
         """On `clock`; minus infinity while it is not held."""
-        return self.machine.valid_until
+        return -math.inf if self._closed else self.machine.valid_until
 
     @property
     def state(self) -> State:
@@ -179,7 +183,7 @@ class LeaseKeeper:
         its answer opens it again.
         """
         now = self._clock()
-        if not self.machine.held(now):
+        if self._closed or not self.machine.held(now):
             return False
         ahead_s = self._wall_clock() - now - self._offset
         if ahead_s < 0.0:
@@ -198,7 +202,18 @@ class LeaseKeeper:
 
     def explain(self) -> str:
         """Why it is or is not held, in words."""
-        return self.machine.explain(self._clock())
+        return "closed" if self._closed else self.machine.explain(self._clock())
+
+    @property
+    def seen_ago_s(self) -> float | None:
+        """Seconds since the record was last shown; None: it never was."""
+        at = self.machine.seen_at
+        return None if at == -math.inf else max(0.0, self._clock() - at)
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called."""
+        return self._closed
 
     # -- the machine's shell
 

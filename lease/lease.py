@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from lease.errors import LeaseUnavailableError
 from lease.events import LeaseLost
 from lease.host_clock import boot_time_s
 from lease.keeper import LeaseKeeper
@@ -51,6 +52,7 @@ class Lease:
         self._wall_clock = wall_clock
         self._nonce = nonce or secrets.token_hex(8)
         self._keeper: LeaseKeeper | None = None
+        self._closed = False
         self._handlers: dict[int, Callable[[LeaseLost], object]] = {}
         self._handler_number = 0
         self._followers: list[Callable[[object], None]] = []
@@ -69,6 +71,8 @@ class Lease:
         try that did not end in True, or was cancelled, leaves nothing behind: what a late write
         might still win is given back.
         """
+        if self._closed:
+            raise LeaseUnavailableError(f"lease {self.settings.name!r} was closed by this process")
         return await self._open().acquire()
 
     async def release(self) -> None:
@@ -86,7 +90,8 @@ class Lease:
         self._open().watch(wanted)
 
     async def close(self) -> None:
-        """Stop at once; what is held is left to its ttl, so release it first."""
+        """Stop at once, and for good; what is held is left to its ttl, so release it first."""
+        self._closed = True
         if self._keeper is not None:
             await self._keeper.close()
 
@@ -148,6 +153,16 @@ class Lease:
     def holder(self) -> str:
         """What stands in the record while this object holds it."""
         return f"{self.settings.owner}#{self._nonce}"
+
+    @property
+    def closed(self) -> bool:
+        """True once `close` was called: it is held no more, and can not be acquired again."""
+        return self._closed
+
+    @property
+    def seen_ago_s(self) -> float | None:
+        """Seconds since the store last showed `record`; None: it never did."""
+        return None if self._keeper is None else self._keeper.seen_ago_s
 
     @property
     def state(self) -> State:

@@ -147,6 +147,11 @@ class LeaseMachine:
         """The record as it was last seen, for people; None: none was seen, or there is none."""
         return self._record
 
+    @property
+    def seen_at(self) -> float:
+        """When the request was sent that showed the record last; minus infinity: none did."""
+        return self._shown_at
+
     def held(self, now: float) -> bool:
         """True while this process may act under the lease."""
         return self.state is State.HELD and now < self.valid_until
@@ -157,6 +162,8 @@ class LeaseMachine:
             return f"held here for another {max(0.0, self.valid_until - now):.1f} s unless renewed"
         if self.state is State.RELEASING:
             return f"being released; {self._failure or 'the store has not confirmed it yet'}"
+        if self.state is State.IDLE and self._failure:
+            return f"not wanted here; it is watched in vain: {self._failure}"
         if self.state is State.IDLE:
             return "not wanted here"
         if self._failure:
@@ -331,8 +338,10 @@ class LeaseMachine:
         record = self._record
         if record is None:
             self._lose("deleted", "its record was deleted", now)
-        elif record.free:
+        elif record.free and record.token == self.token:
             self._lose("released", "somebody else released it", now)
+        elif record.free:
+            self._lose("taken", "somebody else has taken it, and released it since", now)
         elif self._foreign(record):
             self._lose("taken", f"{record.owner} has taken it", now)
         elif record.token != self.token:
@@ -403,7 +412,11 @@ class LeaseMachine:
 
     def _expire(self, now: float) -> None:
         if self.state is State.HELD and now >= self.valid_until:
-            why = f"not renewed in time: {self._failure or 'this process stood still'}"
+            silent_s = now - (self.valid_until - self.settings.valid_s)
+            why = (
+                f"no renewal was confirmed for {silent_s:.1f} s: "
+                f"{self._failure or 'this process stood still'}"
+            )
             self._lose("deadline", why, now)
 
     def _lose(self, kind: str, why: str, now: float) -> None:

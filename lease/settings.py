@@ -26,6 +26,10 @@ class LeaseSettings:
         for field in ("name", "owner"):
             _check_text(field, getattr(self, field))
         _check_seconds("ttl_s", self.ttl_s)
+        if self.ttl_s < MIN_TTL_S:
+            raise ValueError(
+                f"ttl_s={self.ttl_s} must be at least {MIN_TTL_S:g}: no store answers in time"
+            )
         if self.ttl_s > MAX_TTL_S:
             raise ValueError(
                 f"ttl_s={self.ttl_s} must be at most {MAX_TTL_S:.0f}: others respect no record "
@@ -36,6 +40,11 @@ class LeaseSettings:
                 object.__setattr__(self, field, self.ttl_s / parts)
             _check_seconds(field, getattr(self, field))
         _check_seconds("acquire_retry_interval_s", self.acquire_retry_interval_s)
+        if self.margin_s >= self.ttl_s:
+            raise ValueError(
+                f"margin_s={self.margin_s} must be less than ttl_s={self.ttl_s}: acting would end "
+                "before it begins"
+            )
         if self.margin_s < self.ttl_s * CLOCK_RATE_ERROR * 2:
             raise ValueError(
                 f"margin_s={self.margin_s} must be at least {CLOCK_RATE_ERROR * 2:.0%} of ttl_s="
@@ -57,6 +66,7 @@ class LeaseSettings:
         return self.ttl_s - self.margin_s
 
 
+MIN_TTL_S = 0.1
 CLOCK_RATE_ERROR = 0.01
 """Clocks of two hosts run at rates that differ from the true one by no more than this."""
 

@@ -69,6 +69,11 @@ def _etcd(url: str, rest: str) -> LeaseStore:
     what = shown(url)
     authority, parameters = _parts(what, rest, _ETCD_PARAMETERS)
     credentials, at, hosts = authority.rpartition("@")
+    if any(sign in credentials for sign in "@,/"):
+        raise ValueError(
+            f"{what}: user and password stand once, before all endpoints, and with %40, %2C and "
+            "%2F for @ , / in them"
+        )
     user, colon, password = credentials.partition(":")
     given: str | None = unquote(password) if colon else None
     file = parameters.get("password_file")
@@ -148,7 +153,9 @@ def _parts(what: str, rest: str, known: Collection[str]) -> tuple[str, dict[str,
     parameters: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise ValueError(f"{what}: {name!r} is no parameter: there are {', '.join(known)}")
+            # What is no name may be a part of a password.
+            named = repr(name) if name.isidentifier() and "@" not in rest else "something there"
+            raise ValueError(f"{what}: {named} is no parameter: there are {', '.join(known)}")
         if name in parameters:
             raise ValueError(f"{what}: {name} is given twice: keep one")
         if not value:
@@ -165,8 +172,16 @@ def _read(what: str, name: str, file: str) -> str:
 
 
 def shown(url: str) -> str:
-    """The URL for messages and logs: quoted, never with a password."""
-    before, at, after = url.rpartition("@")
-    scheme, _, credentials = before.partition("//")
-    user, colon, _ = credentials.partition(":")
-    return repr(f"{scheme}//{user}{':…' if colon else ''}@{after}") if at else repr(url)
+    """The URL for messages and logs: quoted, never with a password, wherever it was put."""
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        return repr(url)
+    # Whatever stands before the last @ may be a part of a password that was not encoded.
+    rest = f"//…@{rest.rpartition('@')[2]}" if "@" in rest else rest
+    place, question, query = rest.partition("?")
+    parts = []
+    for part in query.split("&"):
+        name, equals, value = part.partition("=")
+        known = name in _ETCD_PARAMETERS or name in _KUBERNETES_PARAMETERS
+        parts.append(f"{name}={value if known else '…'}" if equals else "…")
+    return repr(f"{scheme}:{place}{question}{'&'.join(parts) if question else ''}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from node.environment import Environment
 from node.errors import SettingsError
 from node.logs import wall_time
+from node.settings import refused_store
 
 if TYPE_CHECKING:
     from lease import Lease, LeaseSettings, LeaseStore
@@ -37,6 +38,7 @@ class Leases:
         self._owner = owner
         self._stores: dict[str, LeaseStore] = {}
         self._leases: list[Lease] = []
+        self._past: Counter[str] = Counter()  # of those that were closed
         self.releases_at_close = True
         """False: something may act yet, so what is held is left to its ttl."""
 
@@ -53,12 +55,10 @@ class Leases:
             )
         found = self._stores.get(chosen)
         if found is None:
-            from lease.urls import shown  # most nodes need none
-
             try:
                 found = self._environment.open_store(chosen)
             except ValueError as error:
-                raise SettingsError(f"lease={shown(chosen)}: {error}") from error
+                raise refused_store(chosen, error) from error
             self._stores[chosen] = found
         return found
 
@@ -87,6 +87,7 @@ class Leases:
         """See `ActorSystem.lease`."""
         from lease import Lease
 
+        self._forget_closed()
         environment = self._environment
         made = Lease(
             self.store(store) if store is None or isinstance(store, str) else store,
@@ -97,6 +98,11 @@ class Leases:
         )
         self._leases.append(made)
         return made
+
+    def _forget_closed(self) -> None:
+        for lease in [lease for lease in self._leases if lease.closed]:
+            self._leases.remove(lease)
+            self._past.update(lease.counts)
 
     async def close(self) -> None:
         """Release what is held, within `CLOSE_TIMEOUT_S`; close the stores that were opened here.
@@ -120,10 +126,11 @@ class Leases:
 
     def state(self) -> list[dict[str, Any]]:
         """What `/leases` shows."""
+        self._forget_closed()
         rows = []
         for lease in self._leases:
             record = lease.record
-            held = lease.check_alive()
+            held, seen = lease.check_alive(), lease.seen_ago_s
             token = lease.token if held else record.token if record is not None else None
             since = record.acquired_at_wall_s if record is not None else None
             rows.append(
@@ -135,6 +142,7 @@ class Leases:
                     "held_by_us": held,
                     "token": None if token is None else str(token),
                     "valid_for_s": round(lease.remaining_s(), 3) if held else None,
+                    "seen_ago_s": None if seen is None else round(seen, 3),
                     "explain": lease.explain(),
                 }
             )
@@ -142,13 +150,16 @@ class Leases:
 
     def counters(self) -> Counter[str]:
         """What happened to all of them, by name."""
-        counts: Counter[str] = Counter()
+        self._forget_closed()
+        counts = Counter(self._past)
         for lease in self._leases:
-            for name, count in lease.counts.items():
-                counts[f"lease: {name}"] += count
-        return counts
+            counts.update(lease.counts)
+        return Counter({f"lease: {name}": count for name, count in counts.items()})
 
-    @property
-    def all(self) -> tuple[Lease, ...]:
-        """Those that were made so far."""
-        return tuple(self._leases)
+    def by_name(self) -> dict[str, list[Lease]]:
+        """Those that are not closed; of one name there may be several holders."""
+        self._forget_closed()
+        found: dict[str, list[Lease]] = {}
+        for lease in self._leases:
+            found.setdefault(lease.settings.name, []).append(lease)
+        return found

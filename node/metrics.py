@@ -115,11 +115,11 @@ def _leases(system: ActorSystem) -> Iterable[Metric]:
     took = SummaryMetricFamily(
         "tenure_lease_acquire_s", "from wanted to held, in seconds", labels=["lease"]
     )
-    for lease in system.leases.all:
-        name = [lease.settings.name]
-        held.add_metric(name, lease.check_alive())
-        remaining.add_metric(name, lease.remaining_s())
-        took.add_metric(name, lease.counts["grants"], lease.acquire_s_sum)
+    for name, leases in sorted(system.leases.by_name().items()):
+        held.add_metric([name], any(lease.check_alive() for lease in leases))
+        remaining.add_metric([name], max(lease.remaining_s() for lease in leases))
+        grants = sum(lease.counts["grants"] for lease in leases)
+        took.add_metric([name], grants, sum(lease.acquire_s_sum for lease in leases))
     yield held
     yield remaining
     yield took

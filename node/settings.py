@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from downing.settings import PRESETS as DOWNING_PRESETS
 from downing.settings import DowningSettings
-from downing.strategies import LeaseMajority, Strategy, parse
+from downing.strategies import Strategy, parse
 from gossip.settings import PRESETS, GossipSettings, preset
 from node.addresses import is_host, is_wildcard, parse_address, without_brackets
 from node.errors import SettingsError
@@ -204,7 +204,6 @@ class Settings:
         if self.lease is None:
             return
         from lease.urls import from_url  # most nodes need none
-        from lease.urls import shown as shown_url
 
         if self.lease.startswith("memory:"):
             raise SettingsError(
@@ -215,7 +214,7 @@ class Settings:
         try:
             from_url(self.lease)
         except ValueError as error:
-            raise SettingsError(f"lease={shown_url(self.lease)}: {error}") from error
+            raise refused_store(self.lease, error) from error
 
     def _check_addresses(self) -> None:
         # A wildcard gets its own words where it would be bound, from `node.zmq_transport`.
@@ -328,14 +327,22 @@ class Settings:
             ("contact_s", "-" if none else f"{timings.contact_s:g}"),
             ("down_all_when_unstable_s", "-" if none or unstable_s is None else f"{unstable_s:g}"),
             # Each side of a split would get the lease of a store of its own.
-            ("lease", self._store() if isinstance(strategy, LeaseMajority) else "-"),
+            ("lease", self._store()),
             # A host without the lease and one with it would both act.
-            ("leased singletons", self._store() if self.leases_singletons else "-"),
+            ("leases_singletons", "yes" if self.leases_singletons else "no"),
             ("hand_over_timeout_s", f"{self.hand_over_timeout_s:g}"),
             ("crash_evidence", self.crash_evidence),
             # A receiver ends the connection of whoever sends more.
             ("frame_bytes_max", str(self.frame_bytes_max)),
         )
+
+
+def refused_store(url: str, error: ValueError) -> SettingsError:
+    """The URL of a lease store can not work, and why; without the password in it."""
+    from lease.urls import shown as shown_url
+
+    name, words = shown_url(url), str(error)
+    return SettingsError(f"lease={words}" if words.startswith(name) else f"lease={name}: {words}")
 
 
 def settings_from(settings: Settings | None = None, /, **values: Any) -> Settings:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from lease.events import LeaseGranted
 from lease.machine import State
 from node.authority import Authority, Gate, LeasedAuthority
 from node.runtime import Runtime
@@ -30,6 +31,8 @@ class SingletonLeases:
         self.leases: dict[str, Lease] = {}
         self._runtime = runtime
         self._gates: dict[str, Gate] = {}
+        self.tokens: dict[str, int] = {}
+        """Of each type's latest holding here, also when it is over."""
 
     def add(self, type_name: str, lease: Lease) -> None:
         """The type acts under this lease from now on."""
@@ -40,6 +43,8 @@ class SingletonLeases:
         gate.longest_s = runtime.gate.longest_s
 
         def told(fact: object) -> None:
+            if isinstance(fact, LeaseGranted):
+                self.tokens[type_name] = fact.token
             # First the gate: it must be closed before anybody hears that it is lost.
             self._follow(type_name)
             runtime.loop.call_soon(self.feed, LeaseTold(type_name, fact))

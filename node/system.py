@@ -124,6 +124,7 @@ class ActorSystem:
         self._proxies: SingletonProxies | None = None
         self._history: History | None = None
         self._leases: Leases | None = None
+        self._singleton_tokens: dict[str, int] = {}
         self._arbiter: LeaseArbiter | None = None
         self._terminated: asyncio.Future[Terminated] | None = None
         self._released: asyncio.Future[None] | None = None
@@ -264,6 +265,7 @@ class ActorSystem:
         )
         proxies = self._proxies = SingletonProxies(runtime)
         singleton_leases = SingletonLeases(runtime)
+        self._singleton_tokens = singleton_leases.tokens
         host = SingletonHost(runtime, proxies, singleton_leases)
         self._daemon = Daemon(
             loop=loop,
@@ -818,10 +820,12 @@ class ActorSystem:
 
     def _write_instance(self, fact: InstanceChanged) -> None:
         if self._history is not None:
+            token = self._singleton_tokens.get(fact.type_name)
             self._history.write(
                 fact.event.value,
                 singleton=fact.type_name,
                 instance_id=instance_id(self.cluster.self_id, fact.attempt),
+                token=None if token is None else str(token),
                 detail=fact.detail,
             )
 

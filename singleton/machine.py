@@ -1001,7 +1001,10 @@ class SingletonMachine:
         silent = all(asked.kind in (None, AnswerKind.NONE) for asked in self._asked.values())
         # Not at once: the first question has hardly left.
         if silent and wait_s < self._settings.hand_over_timeout_s - self._settings.ask_resend_s:
-            parts.append(f"hosts anyway in {wait_s:.1f} s, uniqueness not proven")
+            if self._settings.leased:
+                parts.append(f"asks for the lease without it in {wait_s:.1f} s")
+            else:
+                parts.append(f"hosts anyway in {wait_s:.1f} s, uniqueness not proven")
         return "; ".join(parts)
 
     def _explain_standby(self) -> str:

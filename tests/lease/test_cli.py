@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,8 @@ def line(process: subprocess.Popen[str]) -> str:
 
 
 def test_held_until_interrupted_and_shown(shell: Shell) -> None:
-    code, out, _ = shell.run("show", "demo")
-    assert (code, out.strip()) == (0, "demo: nobody has held it, or its record was deleted")
+    code, _, err = shell.run("show", "demo")
+    assert (code, "there is no lease store" in err) == (2, True), "and none is made by looking"
     holder = shell.start("acquire", "demo", "--owner", "ops", "--ttl-s", "5")
     assert line(holder).startswith("held, token ")
     found = shell.show()
@@ -89,7 +90,7 @@ def test_a_command_runs_while_it_is_held(shell: Shell) -> None:
     assert json.loads(shown)["held"] is True
     assert shell.show()["held"] is False
     code, _, err = shell.run("acquire", "demo", "--", "no-such-program")
-    assert code == 1
+    assert code == 127
     assert "cannot be started" in err
     assert shell.show()["held"] is False
 
@@ -118,6 +119,7 @@ def test_a_command_is_killed_when_the_lease_is_lost(shell: Shell, tmp_path: Path
 
 
 def test_only_the_lease_that_is_named_is_released(shell: Shell) -> None:
+    assert shell.run("acquire", "other", "--", "true")[0] == 0
     assert shell.run("release", "demo", "--token", "5")[:2] == (0, "demo is free already\n")
     holder = shell.start("acquire", "demo")
     line(holder)
@@ -137,6 +139,7 @@ def test_who_waits_gets_it(shell: Shell) -> None:
 
 
 def test_changes_are_watched(shell: Shell) -> None:
+    assert shell.run("acquire", "other", "--", "true")[0] == 0
     watch = shell.start("watch", "demo")
     assert line(watch).endswith("there is no record")
     holder = shell.start("acquire", "demo", "--owner", "ops", "--ttl-s", "1.2")
@@ -159,18 +162,20 @@ def test_changes_are_watched(shell: Shell) -> None:
         (["acquire", ""], "name='' must be a printable text"),
         (["release", "demo"], "--token"),
         (["show", "demo", "--", "ls"], "only `acquire` takes a command"),
+        (["acquire", "demo", "--owner", ""], "owner='' must be a printable text"),
+        (["acquire", "demo", "--wait-s", "nan"], "'nan' is no number of seconds"),
+        (["acquire", "demo", "--wait-s", "-3"], "'-3' is no number of seconds"),
+        (["acquire", "demo", "--ttl-s", "0.01"], "ttl_s=0.01 must be at least 0.1"),
     ],
 )
-def test_a_wrong_call_is_one_line_and_exit_code_2(
-    shell: Shell, words: list[str], says: str
-) -> None:
+def test_a_wrong_call_is_one_line_and_exit_code2(shell: Shell, words: list[str], says: str) -> None:
     code, out, err = shell.run(*words)
     assert (code, out) == (2, "")
     assert says in err
     assert len(err.splitlines()) == 1
 
 
-def test_a_store_that_does_not_answer_is_exit_code_69(tmp_path: Path) -> None:
+def test_a_store_that_does_not_answer_is_exit_code69(tmp_path: Path) -> None:
     file = tmp_path / "leases.db"
     file.write_text("no database, and long enough to be looked at" * 100)
     done = subprocess.run(
@@ -179,3 +184,113 @@ def test_a_store_that_does_not_answer_is_exit_code_69(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 69
     assert done.stderr.startswith("tenure: nobody can tell: the lease store ")
+
+
+BEATS = "trap '' TERM; while true; do date +%s.%N >> {file}; sleep 0.02; done"
+
+
+def beats(file: Path) -> list[float]:
+    return [float(text) for text in file.read_text().split()] if file.exists() else []
+
+
+def wait_for(fact: Callable[[], object], what: str) -> None:
+    give_up_at = time.monotonic() + 30
+    while not fact():
+        assert time.monotonic() < give_up_at, f"not seen: {what}"
+        time.sleep(0.02)
+
+
+def test_a_command_that_ignores_the_signal_is_still_killed_when_the_lease_is_lost(
+    shell: Shell, tmp_path: Path
+) -> None:
+    """A signal that was passed on must not be the last thing that is heard."""
+    file = tmp_path / "beats"
+    command = ("sh", "-c", BEATS.format(file=file))
+    holder = shell.start("acquire", "demo", "--ttl-s", "1.2", "--", *command)
+    wait_for(lambda: beats(file), "it runs")
+    holder.send_signal(signal.SIGTERM)
+    holder.send_signal(signal.SIGTERM)
+    seen = len(beats(file))
+    wait_for(lambda: len(beats(file)) > seen + 5, "it goes on")
+    with sqlite3.connect(tmp_path / "leases.db", isolation_level=None) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        assert holder.wait(timeout=30) == 1
+        lock.execute("ROLLBACK")
+    lock.close()
+    seen = len(beats(file))
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        time.sleep(0.02)
+    assert len(beats(file)) == seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_command_does_not_outlive_who_holds_its_lease(
+    number: signal.Signals, shell: Shell, tmp_path: Path
+) -> None:
+    """Killed by the kernel with us; a hang-up is passed on."""
+    file = tmp_path / "beats"
+    loop = BEATS.format(file=file).replace("trap '' TERM; ", "")
+    holder = shell.start("acquire", "demo", "--ttl-s", "5", "--", "sh", "-c", loop)
+    wait_for(lambda: beats(file), "it runs")
+    holder.send_signal(number)
+    holder.wait(timeout=30)
+    wait_for(lambda: time.time() - beats(file)[-1] > 0.3, "it has ended")
+    assert shell.show()["held"] is (number == signal.SIGKILL), "a hang-up releases it"
+
+
+def test_what_a_command_leaves_behind_ends_with_it(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "beats"
+    loop = BEATS.format(file=file)
+    code, _, _ = shell.run("acquire", "demo", "--", "sh", "-c", f"({loop}) & sleep 0.3; exit 3")
+    assert code == 3
+    wait_for(lambda: time.time() - beats(file)[-1] > 0.3, "it has ended")
+
+
+def test_its_end_is_the_exit_code_also_when_the_store_can_not_be_told(
+    shell: Shell, tmp_path: Path
+) -> None:
+    program = tmp_path / "lock.py"
+    program.write_text(
+        "import os, sqlite3, sys, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid(); os.close(1); os.close(2)\n"
+        f"    held = sqlite3.connect('{tmp_path}/leases.db', isolation_level=None)\n"
+        "    held.execute('BEGIN EXCLUSIVE')\n"
+        f"    open('{tmp_path}/pid', 'w').write(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+        f"while not os.path.exists('{tmp_path}/pid'): time.sleep(0.01)\n"
+    )
+    code, _, err = shell.run("acquire", "demo", "--ttl-s", "9", "--", sys.executable, str(program))
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert code == 0
+    assert "could not be released: others wait for its ttl of 9 s" in err
+
+
+def test_told_to_stop_while_it_waits_it_runs_nothing(shell: Shell, tmp_path: Path) -> None:
+    holder = shell.start("acquire", "demo")
+    line(holder)
+    ran = tmp_path / "ran"
+    waiting = shell.start("acquire", "demo", "--wait-s", "60", "--", "touch", str(ran))
+    wait_for(lambda: _sleeps(waiting.pid), "it waits")
+    waiting.send_signal(signal.SIGTERM)
+    assert waiting.wait(timeout=30) == 130
+    assert shell.show()["held"] is True
+    assert not ran.exists()
+
+
+def _sleeps(pid: int) -> bool:
+    """It has caught SIGTERM: bit 14 of the mask."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(next(x for x in status.splitlines() if x.startswith("SigCgt")).split()[1], 16)
+    return bool(caught >> 14 & 1)
+
+
+def test_who_waits_has_it_the_moment_it_is_free(shell: Shell, tmp_path: Path) -> None:
+    holder = shell.start("acquire", "demo", "--owner", "first")
+    line(holder)
+    waiting = shell.start("acquire", "demo", "--wait-s", "60", "--", "date", "+%s.%N")
+    wait_for(lambda: _sleeps(waiting.pid), "it waits")
+    holder.send_signal(signal.SIGTERM)
+    holder.wait(timeout=30)
+    assert abs(float(line(waiting)) - time.time()) < 1.0

@@ -305,7 +305,7 @@ def test_failed_renewals_are_repeated_until_the_deadline() -> None:
             desk.failed(now)
         now = desk.machine.deadline
         facts = desk.tick(now)
-    assert facts == [LeaseLost(NAME, "not renewed in time: down")]
+    assert facts == [LeaseLost(NAME, "no renewal was confirmed for 12.5 s: down")]
     assert now == VALID_S
     assert tries > 10
 
@@ -344,7 +344,8 @@ def test_a_write_of_ours_of_unknown_age_is_worth_nothing() -> None:
     ("current", "why"),
     [
         (record("9"), "other has taken it"),
-        (record("9", holder=""), "somebody else released it"),
+        (record("9", holder="", token=7), "somebody else released it"),
+        (record("9", holder=""), "somebody else has taken it, and released it since"),
         (None, "its record was deleted"),
         (record("9", holder="me#n1", token=9), "its record has token 9, ours is 7"),
     ],
@@ -362,7 +363,7 @@ def test_a_process_that_slept_has_lost_it_before_it_looks_at_anything() -> None:
     desk = Desk().hold()
     desk.tick(RENEWAL_S)
     assert desk.written("8", 40.0) == [
-        LeaseLost(NAME, "not renewed in time: this process stood still")
+        LeaseLost(NAME, "no renewal was confirmed for 40.0 s: this process stood still")
     ]
     assert desk.machine.deadline == math.inf
 

@@ -117,7 +117,7 @@ async def test_a_stopped_holder_acts_no_more_when_it_goes_on(tmp_path: Path) -> 
         assert (taken.token or 0) > (record.token or 0)
         await store.close()
         holder.send_signal(signal.SIGCONT)
-        assert holder.stdout.readline().startswith("lost: not renewed in time")
+        assert holder.stdout.readline().startswith("lost: no renewal was confirmed for ")
         holder.communicate(timeout=20.0)
     finally:
         if holder.poll() is None:

@@ -77,6 +77,7 @@ LEASES: list[dict[str, Any]] = [
         "held_by_us": True,
         "token": "1796040502179",
         "valid_for_s": 12.5,
+        "seen_ago_s": 0.5,
         "explain": "held here for another 12.5 s unless renewed",
     }
 ]
@@ -84,11 +85,6 @@ LEASES: list[dict[str, Any]] = [
 
 class StandInLease:
     """What metrics read of a lease."""
-
-    class settings:  # noqa: N801 - an attribute
-        """Its name."""
-
-        name = "jobs"
 
     counts: ClassVar[dict[str, int]] = {"grants": 2}
     acquire_s_sum = 0.5
@@ -105,7 +101,9 @@ class StandInLease:
 class StandInLeases:
     """`system.leases`."""
 
-    all = (StandInLease(),)
+    def by_name(self) -> dict[str, list[StandInLease]]:
+        """One of each."""
+        return {"jobs": [StandInLease()]}
 
     def state(self) -> list[dict[str, Any]]:
         """The fixed rows."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lease import LeaseLost, LeaseStore, MemoryStore, SqliteStore
+from lease import LeaseLost, LeaseStore, LeaseUnavailableError, MemoryStore, SqliteStore
 from node.errors import SettingsError
 from node.settings import Settings
 from node.system import ActorSystem
@@ -29,7 +29,10 @@ async def test_without_a_store_there_is_no_lease() -> None:
         ({"lease_ttl_s": 4000}, "lease_ttl_s=4000(.0)? must be at most 3600"),
         ({"lease_ttl_s": 0}, "lease_ttl_s"),
         ({"acquire_retry_interval_s": -1}, "acquire_retry_interval_s"),
-        ({"lease": "etcd://ops:secret@nowhere"}, r"lease='etcd://ops:…@nowhere'.*no host:port"),
+        (
+            {"lease": "etcd://ops:secret@nowhere"},
+            r"^lease='etcd://…@nowhere': 'nowhere' is no host:port",
+        ),
         ({"lease": "kubernetes://jobs?server=https://x:1"}, "go together"),
     ],
 )
@@ -117,3 +120,46 @@ def test_a_level_stands_for_a_strategy_and_for_leases() -> None:
     assert leased.leases_singletons
     assert str(leased.strategy()) == "keep-majority"
     assert leased.agreement() != Settings(protection="downing", lease="sqlite:x.db").agreement()
+
+
+async def test_closed_it_is_over_for_good_and_forgotten(tmp_path: Path) -> None:
+    """It keeps nobody waiting, and is no row any more; what it counted stays."""
+    async with ActorSystem(lease=f"sqlite://{tmp_path}/leases.db") as system:
+        for _ in range(20):
+            lease = system.lease("jobs")
+            assert await lease.acquire()
+            await lease.release()
+            await lease.close()
+        held = system.lease("jobs")
+        assert await held.acquire()
+        await held.close()
+        assert not held.check_alive()
+        assert (held.token, held.remaining_s(), held.explain()) == (None, 0.0, "closed")
+        await held.release()
+        with pytest.raises(LeaseUnavailableError, match="closed"):
+            await held.acquire()
+        unused = system.lease("unused")
+        await unused.close()
+        with pytest.raises(LeaseUnavailableError, match="closed"):
+            await unused.acquire()
+        assert system.leases.state() == []
+        assert system.leases.by_name() == {}
+        assert system.counters()["lease: grants"] == 21
+
+
+async def test_two_holders_of_one_name_are_one_line_of_metrics(tmp_path: Path) -> None:
+    async with ActorSystem(lease=f"sqlite://{tmp_path}/leases.db") as system:
+        first, second = system.lease("jobs"), system.lease("jobs")
+        assert await first.acquire()
+        second.watch()
+        assert list(system.leases.by_name()) == ["jobs"]
+        assert len(system.leases.state()) == 2
+
+
+def test_members_with_other_stores_do_not_join() -> None:
+    """With a store of its own each of them would hold every lease."""
+    stores = [None, "sqlite:a.db", "sqlite:b.db", "etcd://h:1", "etcd://u:p@h:1"]
+    said = [dict(Settings(lease=store).agreement())["lease"] for store in stores]
+    assert len(set(said)) == 4
+    assert said[3] == said[4]
+    assert "p@" not in str(said)

@@ -73,6 +73,8 @@ def test_a_killed_host_is_respected_for_its_ttl(members: Members, tmp_path: Path
     assert TTL_S / 2 < started_at - at_s < TTL_S + 2.0
     (later,) = [row for row in ask(other, "/leases") if row["held_by_us"]]
     assert int(later["token"]) > int(lease["token"])
+    told = {line.token for line in other.seen("started", singleton=SINGLETON)}
+    assert told == {later["token"]}
 
 
 def test_a_leave_releases_it(members: Members, tmp_path: Path) -> None:
