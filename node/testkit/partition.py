@@ -16,6 +16,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from downing.strategies import DownAll, KeepReferee, StaticQuorum
@@ -28,6 +29,7 @@ from node.settings import Settings
 from node.system import ActorSystem
 from node.testkit.checkers import StepLog, view_differences
 from node.testkit.stage import SimNode, Where
+from node.testkit.stores import SimStore
 from node.testkit.subject import Subject, Toil, Work
 from node.testkit.timeline import WorldError
 from node.testkit.world import World
@@ -85,16 +87,34 @@ class Customer(Actor):
         """Nobody waits for the answers."""
         self._subject.tell(Work())
         if self._toils:
-            self._subject.tell(Toil(resumes=20, pause_s=0.05))
+            # What waits for a lease for a whole ttl must be done in the time an actor has to stop.
+            self._subject.tell(Toil(resumes=10, pause_s=0.05))
+
+
+class Leased(Subject):
+    """Writes its token down when it starts."""
+
+    def __init__(self, log: StepLog, subject: str, tick_s: float, tokens: list[int]) -> None:
+        super().__init__(log, subject, tick_s)
+        self._tokens = tokens
+
+    def pre_start(self) -> None:
+        """Under which holding it acts."""
+        if (token := self.context.authority.token) is not None:
+            self._tokens.append(token)
+        super().pre_start()
 
 
 class PartitionWorld(World):
     """One seeded run. `run` plays it and returns what it came to.
 
-    nodes: how many; None: 3 to 7 by the seed. settings: of all, with the strategy.
+    nodes: how many; None: 3 to 7 by the seed. settings: of all, with the strategy. leased: the
+    singleton runs under a lease, whose store has troubles of its own.
     """
 
-    def __init__(self, seed: int, settings: Settings, nodes: int | None = None) -> None:
+    def __init__(
+        self, seed: int, settings: Settings, nodes: int | None = None, *, leased: bool = False
+    ) -> None:
         dice = self.dice = random.Random(f"partition {seed}")
         count = dice.randint(3, 7) if nodes is None else nodes
         kind = dice.choice(KINDS)
@@ -109,6 +129,8 @@ class PartitionWorld(World):
         self._healed = False
         self._hosts_before: set[int] = set()
         self._of_role: tuple[str, ...] = ()
+        self.store = SimStore(self, seed) if leased else None
+        self.tokens: list[int] = []
         if kind == "promotion cut" and settings.downing == "keep-majority":
             settings = dataclasses.replace(settings, downing=f"{settings.downing}:role={ROLE}")
             self._of_role = (self.core[0], self.core[-1])
@@ -132,9 +154,15 @@ class PartitionWorld(World):
         return settings
 
     def _set_up(self, system: ActorSystem) -> None:
-        ref = system.cluster.singleton.start(
-            type_name=SUBJECT, actor=Subject, args=(self.log, SUBJECT, TICK_S)
-        )
+        args: tuple[object, ...] = (self.log, SUBJECT, TICK_S)
+        singleton = system.cluster.singleton
+        if self.store is None:
+            ref = singleton.start(type_name=SUBJECT, actor=Subject, args=args)
+        else:
+            lease = system.lease(SUBJECT, store=self.store.door(self.here().name))
+            ref = singleton.start(
+                type_name=SUBJECT, actor=Leased, args=(*args, self.tokens), lease=lease
+            )
         toils = system.settings.name == self.core[1]
         system.spawn(Customer, ref, 1.5, toils, name="customer")
 
@@ -154,6 +182,8 @@ class PartitionWorld(World):
                 f"instances {overlap.instances} on {overlap.nodes}"
             )
             break
+        if any(later < earlier for earlier, later in pairwise(self.tokens)):
+            told.violations.append(f"tokens do not grow: {self.tokens[-10:]}")
         return told
 
     def _play(self) -> None:
@@ -175,14 +205,43 @@ class PartitionWorld(World):
         self.timeline.watchers.append(self._watch)
         self._first_fault_at = self.now
         self._hosts_before = {instance.number for instance in self.log.instances}
+        if self.store is not None:
+            self._trouble(self.store)
         getattr(self, "_do_" + self.told.kind.replace(" ", "_").replace("-", "_"))()
         self._calm()
+
+    def _trouble(self, store: SimStore) -> None:
+        """Each run has some of it, at instants of its own."""
+        dice = self.dice
+        if dice.random() < 0.4:
+            store.loses = dice.choice([0.05, 0.3])
+        if dice.random() < 0.3:
+            store.is_late = dice.choice([0.02, 0.15])
+        for _ in range(dice.choice([0, 0, 1, 1, 2])):
+            self.after(25.0 * dice.random(), self._cut_store, store, dice.choice([0.5, 4.0, 25.0]))
+
+    def _cut_store(self, store: SimStore, s: float) -> None:
+        if self._healed:
+            return
+        self.told.covered.add("store outage")
+        names = [node.name for node in self.running]
+        if self.dice.random() < 0.5 or not names:
+            store.down = True
+        else:
+            store.cut_off.add(self.dice.choice(names))
+        self.after(s, store.heal)
 
     def _calm(self) -> None:
         """All heals; then one view, and one instance that acts."""
         self._healed = True
         self.heal_all()
         self.shape(loss=0.0)
+        if self.store is not None:
+            self.store.heal()
+            if self.store.lost_answers:
+                self.told.covered.add("lost answers")
+            if self.store.late_writes:
+                self.told.covered.add("late writes")
         if any(abs(self.now - at) <= NEAR_S for at in self._decided_at):
             self.told.covered.add("heal near a decision")
         self.run_until(lambda: not any(node.paused for node in self.running), within_s=120.0)
@@ -539,7 +598,9 @@ def _is_up(view: MembershipView) -> bool:
     return me is not None and me.status is Status.UP
 
 
-def run_partition(seed: int, settings: Settings, nodes: int | None = None) -> Run:
+def run_partition(
+    seed: int, settings: Settings, nodes: int | None = None, *, leased: bool = False
+) -> Run:
     """One run of the scenario."""
-    with PartitionWorld(seed, settings, nodes) as world:
+    with PartitionWorld(seed, settings, nodes, leased=leased) as world:
         return world.run_scenario()

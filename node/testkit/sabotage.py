@@ -16,8 +16,10 @@ from downing.contact import Contact
 from downing.machine import DowningMachine
 from downing.settings import DowningSettings
 from gossip.membership import NodeId
-from node.authority import Authority, Gate
+from node.authority import Authority, Gate, LeasedAuthority
 from node.testkit.host import SimStateStore
+from singleton.effects import StopCause
+from singleton.machine import SingletonMachine
 
 
 @contextlib.contextmanager
@@ -67,6 +69,23 @@ def _no_gate() -> Patches:
         (Gate, "is_open", lambda self, now: True),
         (Gate, "is_open_now", property(lambda self: True)),
         (Authority, "held", property(lambda self: True)),
+        (LeasedAuthority, "held", property(lambda self: True)),
+        (LeasedAuthority, "valid_until", property(lambda self: math.inf)),
+    ]
+
+
+def _early_release() -> Patches:
+    stop = SingletonMachine._stop_instance
+
+    def and_release(self: SingletonMachine, now: float, cause: StopCause, reason: str) -> None:
+        stop(self, now, cause, reason)
+        self._drop_lease(now)
+
+    return [
+        (SingletonMachine, "_stop_instance", and_release),
+        # Where the lease is gone its gate would close as well.
+        (LeasedAuthority, "held", property(lambda self: True)),
+        (LeasedAuthority, "valid_until", property(lambda self: math.inf)),
     ]
 
 
@@ -76,5 +95,9 @@ SABOTAGES: dict[str, tuple[str, Callable[[], Patches]]] = {
     "no-quiet": ("nobody waits until the last grants are over", _no_quiet),
     "found-by-seeds-only": ("a restarted process asks its seeds alone", _found_by_seeds_only),
     "no-gate": ("user code is never held", _no_gate),
+    "early-release": (
+        "with downing+lease: the lease is released when a stop is ordered",
+        _early_release,
+    ),
 }
 """Name → what it takes out, and how."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from downing.strategies import LeaseMajority
 from node.errors import SettingsError
-from node.settings import Settings
+from node.settings import LEASED_LEVEL, LEVELS, Settings
 from node.testkit.partition import Run, run_partition
 from node.testkit.sabotage import SABOTAGES, sabotage
 
@@ -34,6 +34,7 @@ COVERED = (
     "takeover", "suspension", "heal near a decision", "minority host", "restart", "one-way",
     "relay", "pause", "leave", "join", "order",
 )  # fmt: skip
+COVERED_LEASED = ("store outage", "lost answers", "late writes")
 COVERED_SHARE_MIN = 0.02
 VIOLATIONS_SHOWN_MAX = 10
 
@@ -51,6 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="keep-majority",
         metavar="STRATEGY",
         help="as of a member (keep-majority)",
+    )
+    parser.add_argument(
+        "--protection",
+        choices=LEVELS[1:],
+        default=LEVELS[1],
+        help="downing, or downing+lease with a store that has troubles of its own (downing)",
     )
     parser.add_argument("--preset", default="lan", help="timings, as of a member (lan)")
     parser.add_argument("--seeds", type=_count, default=100, metavar="K", help="so many runs (100)")
@@ -104,6 +111,7 @@ def main(argv: Sequence[str]) -> int:
         range(arguments.first, arguments.first + arguments.seeds),
         nodes=arguments.nodes,
         planted=arguments.sabotage,
+        leased=arguments.protection == LEASED_LEVEL,
         jobs=arguments.jobs or os.cpu_count() or 1,
     )
     result = summary(runs, arguments, time.monotonic() - begun)
@@ -131,10 +139,18 @@ def _check(settings: Settings) -> None:
 
 
 def run_all(
-    settings: Settings, seeds: Iterable[int], *, nodes: int | None, planted: str | None, jobs: int
+    settings: Settings,
+    seeds: Iterable[int],
+    *,
+    nodes: int | None,
+    planted: str | None,
+    jobs: int,
+    leased: bool = False,
 ) -> list[Run]:
     """All runs, by seed; with a planted fault it ends soon after the first run that found it."""
-    work = functools.partial(_run_one, settings=settings, nodes=nodes, planted=planted)
+    work = functools.partial(
+        _run_one, settings=settings, nodes=nodes, planted=planted, leased=leased
+    )
     runs: list[Run] = []
     if jobs <= 1:
         for seed in seeds:
@@ -152,13 +168,15 @@ def run_all(
     return sorted(runs, key=lambda run: run.seed)
 
 
-def _run_one(seed: int, *, settings: Settings, nodes: int | None, planted: str | None) -> Run:
+def _run_one(
+    seed: int, *, settings: Settings, nodes: int | None, planted: str | None, leased: bool
+) -> Run:
     logging.disable(logging.CRITICAL)  # what the simulated nodes say is no news here
     try:
         if planted is None:
-            return run_partition(seed, settings, nodes)
+            return run_partition(seed, settings, nodes, leased=leased)
         with sabotage(planted):
-            return run_partition(seed, settings, nodes)
+            return run_partition(seed, settings, nodes, leased=leased)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -173,6 +191,7 @@ def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -
         "settings": {
             "nodes": arguments.nodes or "3 to 7",
             "downing": arguments.downing,
+            "protection": arguments.protection,
             "preset": arguments.preset,
             "first_seed": arguments.first,
             "sabotage": arguments.sabotage,
@@ -189,7 +208,8 @@ def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -
         "kinds": dict(sorted(Counter(run.kind for run in runs).items())),
         "took_s": round(took_s, 1),
     }
-    for what in COVERED:
+    leased = arguments.protection == LEASED_LEVEL
+    for what in (*COVERED, *COVERED_LEASED) if leased else COVERED:
         result[f"coverage_{what.replace(' ', '_').replace('-', '_')}"] = (
             covered[what] / len(runs) if runs else 0.0
         )

@@ -33,6 +33,23 @@ def test_the_other_strategies_are_as_safe(strategy: str, how_many: HowMany) -> N
     assert [(run.seed, run.violations) for run in runs if run.violations] == []
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_under_a_lease_whose_store_has_troubles_two_never_act(part: int, how_many: HowMany) -> None:
+    """S2, S7, S10: outages, ways cut for one, lost answers, writes that land much later. Tokens
+    grow, and one acts in the end."""
+    seeds = range(part, how_many(short=40, long=2_000), 2)
+    settings = Settings(downing="keep-majority")
+    runs = simulate.run_all(settings, seeds, nodes=5, planted=None, jobs=1, leased=True)
+    assert [(run.seed, run.violations) for run in runs if run.violations] == []
+
+
+@pytest.mark.parametrize("fault", ["early-release", "no-gate"])
+def test_a_fault_planted_into_the_lease_is_found(fault: str) -> None:
+    settings = Settings(downing="keep-majority")
+    runs = simulate.run_all(settings, range(60), nodes=5, planted=fault, jobs=1, leased=True)
+    assert any(run.violations for run in runs)
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
