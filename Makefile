@@ -6,18 +6,25 @@ STAMP := $(VENV)/.set-up
 JSON ?= smoke.json
 MESSAGING_JSON ?= messaging.json
 PARTITION_JSON ?= partition.json
+LEASE_JSON ?= lease.json
+FAILOVER_OUT ?= failover
 PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
 LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
 # These start programs that choose their loop themselves.
-ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py
+ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py \
+	tests/node/test_leases_page.py
 
 # Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
+# Tests that wait for a ttl most of their time: many of these run at once.
+WAITING_TESTS := tests/lease tests/node/test_leases_page.py
+WAITERS := 6
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition clean
+.PHONY: help setup demo test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition bench-lease bench-failover clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
@@ -30,6 +37,8 @@ help:
 	@echo 'make bench      python -m bench smoke, written to $$(JSON)'
 	@echo 'make bench-gossip     membership: experiments S1–S10 simulated, R1–R7 with processes'
 	@echo 'make bench-partition  members cut apart, paused, killed; as root, in network namespaces'
+	@echo 'make bench-lease      what a lease costs, takeovers, pauses, outages (SQLite)'
+	@echo 'make bench-failover   each level against each fault, an hour; failover.html in $$(FAILOVER_OUT)'
 	@echo 'make bench-messaging  tells, asks, bulk; PEERS=casty,xoscar measures those too'
 
 setup: $(STAMP)
@@ -47,22 +56,24 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto $(PURE_TESTS)
-	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS))
+	$(BIN)/python -m pytest --numprocesses $(WAITERS) $(WAITING_TESTS)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS) $(addprefix --ignore=,$(ANY_LOOP))
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
-	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS))
+	$(BIN)/python -m pytest --long --numprocesses $(WAITERS) $(WAITING_TESTS)
+	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
 
 test-etcd: $(STAMP)
 	tests/servers/install_etcd.sh
-	$(BIN)/python -m pytest --etcd -m etcd tests
+	$(BIN)/python -m pytest --etcd -m etcd --numprocesses 3 --dist loadscope tests/lease
 
 test-kubernetes: $(STAMP)
 	tests/servers/install_etcd.sh
 	tests/servers/build_apiserver.sh
-	$(BIN)/python -m pytest --kubernetes -m kubernetes tests
+	$(BIN)/python -m pytest --kubernetes -m kubernetes tests/lease
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -73,6 +84,12 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench smoke --json $(JSON)
+
+bench-lease: $(STAMP)
+	$(BIN)/python -m bench lease --store sqlite:leases.db --ttl-s 3 --rounds 100 --json $(LEASE_JSON)
+
+bench-failover: $(STAMP)
+	$(BIN)/python -m bench failover --rounds 10 --out $(FAILOVER_OUT)
 
 bench-messaging: $(STAMP)
 	$(BIN)/python -m bench messaging $(if $(PEERS),--peers $(PEERS)) --json $(MESSAGING_JSON)

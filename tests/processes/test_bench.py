@@ -50,6 +50,7 @@ def test_a_quick_bench_of_a_lease_adds_up(tmp_path: Path) -> None:
     result, log = tmp_path / "lease.json", tmp_path / "log"
     store = f"sqlite://{tmp_path}/leases.db"
     command = [sys.executable, "-m", "bench", "lease", "--store", store, "--quick"]
+    command += ["--ttl-s", "2.2"]
     assert spawn([*command, "--json", str(result)], log).wait(timeout=240) == 0, log.read_text()
     rows = {row["metric"]: row for row in json.loads(result.read_text())["rows"]}
     assert set(rows) == LEASE_METRICS
