@@ -201,10 +201,14 @@ class Connection:
 def _status(arguments: argparse.Namespace, member: Connection) -> int:
     cluster = member.cluster()
     singletons = member.ask("GET", "/singletons")
+    try:
+        leases = member.ask("GET", "/leases")
+    except RefusedError:
+        leases = []  # an older member has none to show
     if arguments.json:
-        print(json.dumps({**cluster, "singletons": singletons}, indent=2))
+        print(json.dumps({**cluster, "singletons": singletons, "leases": leases}, indent=2))
     else:
-        _draw(cluster, singletons)
+        _draw(cluster, singletons, leases)
     return 0
 
 
@@ -256,7 +260,9 @@ def _reachable(row: dict[str, Any]) -> tuple[str, str]:
     return ("suspect", "yellow") if row.get("suspect") else ("yes", "green")
 
 
-def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
+def _draw(
+    cluster: dict[str, Any], singletons: list[dict[str, Any]], leases: list[dict[str, Any]]
+) -> None:
     """The tables of `status`; colours only on a terminal."""
     from rich.console import Console
     from rich.table import Table
@@ -293,6 +299,20 @@ def _draw(cluster: dict[str, Any], singletons: list[dict[str, Any]]) -> None:
                 Text(row["state"]),
                 Text(str(row["started_at"] or "-")),
                 Text(str(row["explain"] or "")),
+            )
+        console.print(table)
+    if leases:
+        table = Table(title="leases", title_justify="left", title_style="bold")
+        for heading in ("name", "holder", "token", "valid for", "why"):
+            table.add_column(heading)
+        for row in leases:
+            left_s = row["valid_for_s"]
+            table.add_row(
+                Text(row["name"]),
+                Text(row["holder"] or "nobody that it knows of"),
+                Text(row["token"] or "-"),
+                Text("-" if left_s is None else f"{left_s:.1f} s"),
+                Text(row["explain"]),
             )
         console.print(table)
     if not cluster["converged"]:

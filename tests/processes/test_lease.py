@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Sequence
 from contextlib import closing
@@ -75,6 +77,12 @@ def test_a_killed_host_is_respected_for_its_ttl(members: Members, tmp_path: Path
     assert int(later["token"]) > int(lease["token"])
     told = {line.token for line in other.seen("started", singleton=SINGLETON)}
     assert told == {later["token"]}
+    shown = subprocess.run(
+        [sys.executable, "-m", "node", "status", "--http", str(other.http)],
+        capture_output=True, text=True, timeout=30, check=True,
+    ).stdout  # fmt: skip
+    assert "leases" in shown
+    assert later["token"] in shown
 
 
 def test_a_leave_releases_it(members: Members, tmp_path: Path) -> None:
