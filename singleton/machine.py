@@ -12,7 +12,7 @@ that come into reach later, and each `announce_interval_s` while its view shows 
 member. What others heard of that is a *claim*; it is forgotten after `claim_timeout_s`, or when the
 claimant says otherwise, which costs time only: whoever then believes itself elected asks first.
 
-**Who hosts.** The oldest reachable claimant, else the oldest reachable eligible member
+**Who hosts.** The oldest claimant that is reachable or said so itself a moment ago, else the oldest reachable eligible member
 (`singleton.election`). Three rules follow and need no further case. A running host is not
 displaced by an older member that starts the type late or comes back without an instance: it has no
 claim. Of two hosts the younger stands down, unasked, as soon as it hears of the older; the older
@@ -241,6 +241,7 @@ class SingletonMachine:
         self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
         self._gone_seen: set[NodeId] = set()
         self._claims: dict[NodeId, _Claim] = {}
+        self._spoke: set[NodeId] = set()  # told its claim while our view held it unreachable
         self._withdrawn: dict[NodeId, float] = {}  # said that they will not host: until then
         self._heard_round: dict[NodeId, int] = {}
         self._early: dict[NodeId, tuple[HandOverAsk, float]] = {}
@@ -323,6 +324,7 @@ class SingletonMachine:
         if self.state in HOLDING:
             self._notify(NoticeKind.HOLDS, told - self._told)
         self._told = told
+        self._spoke -= told
         # Back in reach it is told who hosts, and answers if it does too; proven gone it is gone.
         self._unproven = {peer for peer in self._unproven - told if not self._is_gone(view, peer)}
         for peer in (self._doubted - _doubted(view)) & self._asked.keys():
@@ -555,6 +557,8 @@ class SingletonMachine:
         asked = self._asked.get(sender)
         if notice.kind is NoticeKind.HOLDS:
             self._claim(sender, notice.epoch, now)
+            if self.state in HOLDING and sender in self._view.unreachable:
+                self._spoke.add(sender)
             if asked is not None:
                 asked.kind, asked.who, asked.heard_at = AnswerKind.REFUSED, sender, now
             if self.state in HOLDING and self._elected() == self.self_id:
@@ -653,7 +657,7 @@ class SingletonMachine:
             holders.add(self.self_id)
         withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
         candidates = eligible(
-            self._reach,
+            self._reach_and_claimants(),
             self.type_name,
             self._settings.role,
             holders=holders,
@@ -661,6 +665,23 @@ class SingletonMachine:
         )
         member = elected(candidates, holders)
         return None if member is None else member.id
+
+    def _reach_and_claimants(self) -> tuple[Member, ...]:
+        """Who told us a moment ago that it hosts is in reach, whatever membership holds of it yet:
+        of two hosts the younger must not wait until one that came back is trusted again."""
+        if self._view is None or not self._claims:
+            return self._reach
+        near = {member.id for member in self._reach}
+        more = [
+            member
+            for member in self._view.members
+            if member.id in self._claims
+            and member.id in self._spoke
+            and member.id not in near
+            and member.status is Status.UP
+            and member.up_number > 0
+        ]
+        return tuple(sorted((*self._reach, *more), key=lambda member: member.age_key))
 
     def _watch_elders(self, now: float) -> None:
         """Repeat our notice while older members may believe themselves elected, or may host."""

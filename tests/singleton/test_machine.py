@@ -732,6 +732,18 @@ def test_a_leave_asks_for_no_change_of_the_record() -> None:
     assert WithdrawType(TYPE) in in_state(S.RUNNING).handle(STOP, 0.0)
 
 
+def test_a_younger_host_stands_down_for_one_that_membership_does_not_trust_yet() -> None:
+    """After a heal: it says itself that it hosts, so it is heard. Nobody answers that for ever."""
+    made = in_state(S.RUNNING)
+    effects = made.handle(notice_from("a", NoticeKind.HOLDS), 1.0)
+    assert at(made) is S.STOPPING
+    assert of(StopInstance, effects)
+    assert notices(effects, NoticeKind.HOLDS) == []
+    made = in_state(S.RUNNING)
+    made.handle(notice_from("c", NoticeKind.HOLDS), 1.0)
+    assert at(made) is S.RUNNING, "for a younger one it does not"
+
+
 # the lease
 
 

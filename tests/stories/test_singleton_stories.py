@@ -213,3 +213,19 @@ def test_killing_every_host_in_turn(seed: int) -> None:
             world.run_for(s=1)
         world.until_hosted(within_s=15)
         assert world.log.overlaps() == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_hosts_are_one_soon_after_a_heal_also_when_it_is_not_trusted_yet(seed: int) -> None:
+    """S4: a member that comes and goes is held back for up to 20 s (docs/gossip.md); that it hosts
+    it says itself, and is heard."""
+    with Story(seed, 3, watch=False) as world:
+        host = world.ready()
+        world.run_for(s=3.0)
+        for _ in range(4):
+            world.cut(host)
+            world.run_for(s=18.0)
+            assert len(world.hosts) == 2, "level none: both halves host"
+            world.heal_all()
+            world.run_until(lambda: len(world.hosts) == 1, within_s=3.0)
+            world.run_for(s=25.0)
