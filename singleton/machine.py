@@ -12,12 +12,12 @@ that come into reach later, and each `announce_interval_s` while its view shows 
 member. What others heard of that is a *claim*; it is forgotten after `claim_timeout_s`, or when the
 claimant says otherwise, which costs time only: whoever then believes itself elected asks first.
 
-**Who hosts.** The oldest claimant that is reachable or said so itself a moment ago, else the oldest reachable eligible member
-(`singleton.election`). Three rules follow and need no further case. A running host is not
-displaced by an older member that starts the type late or comes back without an instance: it has no
-claim. Of two hosts the younger stands down, unasked, as soon as it hears of the older; the older
-answers the younger's notice with its own. A host that is no longer up in its own view stands down.
-What a peer asks or demands never stops an instance.
+**Who hosts.** The oldest claimant that is reachable or said so itself a moment ago, else the oldest
+reachable eligible member (`singleton.election`). Three rules follow and need no further case. A
+running host is not displaced by an older member that starts the type late or comes back without an
+instance: it has no claim. Of two hosts the younger stands down, unasked, as soon as it hears of the
+older; the older answers the younger's notice with its own. A host that is no longer up in its own
+view stands down. What a peer asks or demands never stops an instance.
 
 **With a strategy** that decides about the unreachable (`SingletonSettings.downing`) their being
 unreachable moves nobody: they stay in the election and in the ask set until they are down, and who
