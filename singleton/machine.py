@@ -9,8 +9,9 @@ that hosts the type or holds a proxy of it. Before `StartRequested` it only answ
 **Holding.** A member *holds the office* from `StartInstance` until its instance has terminated and
 is not to be restarted. It tells so (`HOLDS`) to every reachable member when it begins, to those
 that come into reach later, and each `announce_interval_s` while its view shows an older eligible
-member. What others heard of that is a *claim*; it is forgotten after `claim_timeout_s`, or when the
-claimant says otherwise, which costs time only: whoever then believes itself elected asks first.
+member, or one that may host too. What others heard of that is a *claim*; it is forgotten after
+`claim_timeout_s`, or when the claimant says otherwise, which costs time only: whoever then believes
+itself elected asks first.
 
 **Who hosts.** The oldest claimant that is reachable or said so itself a moment ago, else the oldest
 reachable eligible member (`singleton.election`). Three rules follow and need no further case. A
@@ -303,7 +304,8 @@ class SingletonMachine:
                     self._ask_through_others(peer)
         if self.state in HOLDING and now >= self._announce_at:
             self._announce_at = now + self._settings.announce_interval_s
-            self._notify(NoticeKind.HOLDS, self._told)
+            # Who may host beside us is told too: out of reach as it is, it may be back by now.
+            self._notify(NoticeKind.HOLDS, self._told | self._unproven)
         return self._finish(now)
 
     # views
@@ -691,7 +693,8 @@ class SingletonMachine:
         candidates = eligible(
             self._reach, self.type_name, self._settings.role, holders={self.self_id}
         )
-        if not candidates or candidates[0].id == self.self_id:
+        is_eldest = not candidates or candidates[0].id == self.self_id
+        if is_eldest and not self._unproven:
             self._announce_at = math.inf
         elif self._announce_at == math.inf:
             self._announce_at = now + self._settings.announce_interval_s

@@ -744,6 +744,19 @@ def test_a_younger_host_stands_down_for_one_that_membership_does_not_trust_yet()
     assert at(made) is S.RUNNING, "for a younger one it does not"
 
 
+def test_who_may_host_beside_us_is_told_again_and_again_that_we_do() -> None:
+    """It may be back by now, and an older host answers: no view has to change for that."""
+    made = in_state(S.ASKING)
+    made.handle(answer_from("c", NONE), 0.0)
+    assert unproven(made.tick(10.0)) == [(A,)]
+    made.handle(InstanceStarted(TYPE, 1), 10.0)
+    told = []
+    for _ in range(3):
+        effects = made.tick(made.deadline)
+        told.append(A in notices(effects, NoticeKind.HOLDS))
+    assert told == [True, True, True]
+
+
 # the lease
 
 
