@@ -683,10 +683,13 @@ class DowningMachine:
     def _lose(self, verdict: Proposal, joint: bool, unknown: frozenset[NodeId]) -> None:
         words = verdict.why
         if self.self_id not in verdict.downed and not joint:
-            base = self._contact.base or ()
+            base = self._contact.base
             words = (
                 f"{self.strategy}: those that answer are too few of the {len(base)} members of the "
                 f"last view that all agreed on"
+                if base
+                else f"{self.strategy}: this node has been a member for too short a time to know a "
+                "view that all agreed on"
             )
         if unknown:
             words += f"; no answer of {_addresses(unknown)}"
@@ -929,6 +932,7 @@ class DowningMachine:
                 "explain": self.explain(now),
                 "doomed": sorted(node.address for node in self._ordered),
                 "warnings": [],
+                "agreed_members": None,
                 "contact": None,
             }
         stable_for_s = max(0.0, now - self._changed_at) if self._lost else None
@@ -944,6 +948,7 @@ class DowningMachine:
             "explain": self.explain(now),
             "doomed": sorted(node.address for node in self.doomed),
             "warnings": list(self._warned),
+            "agreed_members": None if self._contact.base is None else len(self._contact.base),
             "contact": {
                 "asked": self._wanted,
                 "held": until > now,

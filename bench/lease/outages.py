@@ -7,7 +7,6 @@ everything back. Called by `bench.lease.command`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
@@ -104,6 +103,7 @@ class Proxies:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn
 
     async def _listen(self, host: str, port: int) -> int:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,14 +127,19 @@ class Proxies:
         return found
 
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await source.read(READ_BYTES):
                 while not self._open:
                     async with self._opened:
                         await self._opened.wait()
                 target.write(data)
                 await target.drain()
-        target.close()
+            target.close()
+        except OSError:
+            target.close()
+        except asyncio.CancelledError:
+            target.transport.abort()
+            raise
 
 
 Rewrite = Callable[[str, list[int]], str]

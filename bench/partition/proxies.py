@@ -9,7 +9,6 @@ cannot be made, and by `tests/processes`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
 import threading
@@ -90,6 +89,7 @@ class OneWayProxies:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.sleep(0)  # what was aborted closes its socket in the next turn
 
     def _between(self, source: int, target: int, port: int) -> Any:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,7 +108,7 @@ class OneWayProxies:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: tuple[int, int]
     ) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(READ_BYTES):
                 if self._delay_s:
                     await asyncio.sleep(self._delay_s)
@@ -116,7 +116,12 @@ class OneWayProxies:
                     await self._opened.wait_for(lambda: way not in self._closed)
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+            writer.close()
+        except OSError:
+            writer.close()
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
 
 
 class ProxyNetwork:

@@ -40,6 +40,11 @@ def start(members: Members, tmp_path: Path, *flags: str) -> list[Member]:
     )
     three = members.start_three(http=True, arguments=arguments)
     members.wait_all_up(three)
+    # Who knows no view that all agreed on can not decide: a fault before that ends all.
+    members.wait(
+        "all know an agreed view",
+        lambda: all(ask(one, "/cluster")["downing"]["agreed_members"] == 3 for one in three),
+    )
     return three
 
 
