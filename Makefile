@@ -19,8 +19,8 @@ ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py \
 # Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
-# Tests that wait for a ttl most of their time: many of these run at once.
-WAITING_TESTS := tests/lease tests/node/test_leases_page.py
+# Tests that wait most of their time, for a ttl or a process: many of these run at once.
+WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes/test_bench.py
 WAITERS := 6
 
 .DEFAULT_GOAL := help
