@@ -153,5 +153,7 @@ def draw(pictures: dict[tuple[str, str], Picture], file: Path) -> None:
             axis.spines[side].set_visible(False)
     axes[-1, 0].set_xlabel("seconds since the fault; a bar: an instance acts", fontsize=8)
     figure.tight_layout()
-    figure.savefig(file, format="svg", metadata={"Date": None})
+    figure.savefig(
+        file, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    )
     plt.close(figure)
