@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class Windows:
     """The settings that matter, with the defaults of the preset `lan`.
 
-    detection_s: until every other member holds a silent one unreachable, as measured with three
-    members (docs/gossip.md).
+    detection_s: until every other member holds a silent one unreachable; what is left of the new
+    instance's instants in bench/results/partition.md (N=3) without `down_after_s`.
     """
 
     detection_s: tuple[float, float] = (2.0, 3.5)

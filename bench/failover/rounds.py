@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
-from bench.partition.cluster import Cluster, Life
+from bench.partition.cluster import Cluster
 from bench.partition.judging import Instance
 from node.history import boottime_s
 
@@ -375,6 +375,3 @@ def metrics_of(fault: str, *, leased: bool) -> list[str]:
     if fault == "store-outage":
         metrics.append("return_s")
     return metrics
-
-
-__all__ = ["FAULTS", "Life", "Picture", "Rounds", "Samples", "metrics_of"]

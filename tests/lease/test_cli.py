@@ -284,13 +284,3 @@ def _sleeps(pid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = int(next(x for x in status.splitlines() if x.startswith("SigCgt")).split()[1], 16)
     return bool(caught >> 14 & 1)
-
-
-def test_who_waits_has_it_the_moment_it_is_free(shell: Shell, tmp_path: Path) -> None:
-    holder = shell.start("acquire", "demo", "--owner", "first")
-    line(holder)
-    waiting = shell.start("acquire", "demo", "--wait-s", "60", "--", "date", "+%s.%N")
-    wait_for(lambda: _sleeps(waiting.pid), "it waits")
-    holder.send_signal(signal.SIGTERM)
-    holder.wait(timeout=30)
-    assert abs(float(line(waiting)) - time.time()) < 1.0

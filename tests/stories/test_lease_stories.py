@@ -5,15 +5,14 @@ Guards S2, S5, S7, S8, S10 and S11. What acted is what the subject itself wrote.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import Any
 
 import pytest
 
-from lease import LeaseRecord, LeaseStore, LeaseUnavailableError, MemoryStore
 from node import ActorSystem
 from node.settings import Settings
+from node.testkit.stores import SimStore
 from singleton.events import UniquenessNotProven
 from tests.stories.subject import SUBJECT, Entry, Ledger, Story
 
@@ -23,40 +22,13 @@ RETRY_S = 2.0
 CONTACT_S, DECIDED_S = 2.5, 9.5
 
 
-class Door(LeaseStore):
-    """One node's way to the store of the world."""
-
-    def __init__(self, world: Leased, name: str) -> None:
-        self._world = world
-        self._name = name
-
-    async def read(self, name: str) -> LeaseRecord | None:
-        await self._pass()
-        return await self._world.store.read(name)
-
-    async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
-        await self._pass()
-        return await self._world.store.write(record, if_version=if_version)
-
-    async def changed(self, name: str, version: str) -> None:
-        await self._pass()
-        await self._world.store.changed(name, version)
-
-    async def _pass(self) -> None:
-        await asyncio.sleep(0.002)
-        if self._world.store_down or self._name in self._world.cut_off:
-            raise LeaseUnavailableError("the store is not reached")
-
-
 class Leased(Story):
     """Every node hosts the ledger, under one lease."""
 
     def __init__(
         self, nodes: int | str = 3, strategy: str = "none", seed: int = 1, **kw: Any
     ) -> None:
-        self.store = MemoryStore()
-        self.store_down = False
-        self.cut_off: set[str] = set()
+        self.store = SimStore(self, seed)
         self.warned: list[UniquenessNotProven] = []
         self.tokens: list[int] = []
         settings = Settings(
@@ -70,7 +42,7 @@ class Leased(Story):
     def host_ledger(self, system: ActorSystem) -> None:
         """Start the type on the node whose step this is, and listen."""
         name = self.here().name
-        lease = system.lease("ledger", store=Door(self, name))
+        lease = system.lease("ledger", store=self.store.door(name))
         self.refs[name] = system.cluster.singleton.start(
             type_name=SUBJECT, actor=TokenLedger, args=(self.log, self.taken, self.tokens),
             lease=lease,
@@ -169,13 +141,13 @@ def test_a_store_outage_stops_it_everywhere_and_it_returns_by_itself() -> None:
     with Leased() as world:
         host = world.ready()
         world.run_for(s=3.0)
-        world.store_down = True
+        world.store.down = True
         down_at = world.now
         world.run_for(s=4 * TTL_S)
         last = max(step.at_s for step in world.log.steps if step.kind != "stop")
         assert last <= down_at + TTL_S - MARGIN_S
         assert world.hosts == []
-        world.store_down = False
+        world.store.down = False
         back_at = world.now
         assert world.until_hosted() == host
         assert world.now - back_at <= RETRY_S + 0.5
@@ -188,9 +160,9 @@ def test_a_short_outage_costs_nothing() -> None:
     with Leased() as world:
         world.ready()
         world.run_for(s=3.0)
-        world.store_down = True
+        world.store.down = True
         world.run_for(s=TTL_S / 3)
-        world.store_down = False
+        world.store.down = False
         world.run_for(s=3 * TTL_S)
         assert len(world.log.instances) == 1
 
@@ -219,10 +191,10 @@ def test_the_lease_taken_away_by_an_operator_moves_or_restarts_it() -> None:
         world.run_for(s=1.0)
 
         async def take() -> None:
-            record = await world.store.read("ledger")
+            record = await world.store.store.read("ledger")
             assert record is not None
             free = dataclasses.replace(record, holder="", write_id="operator")
-            await world.store.write(free, if_version=record.version)
+            await world.store.store.write(free, if_version=record.version)
 
         world.run(take())
         world.run_for(s=TTL_S)
