@@ -367,6 +367,8 @@ async def _got(
                     )
                 case LeaseUnknown() as fact:
                     refused = LeaseUnavailableError(fact.why)
+                case _:
+                    continue
             if time.monotonic() >= give_up_at:
                 break
     finally:

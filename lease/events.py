@@ -73,11 +73,16 @@ class WriteRefused:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """Answer to either: none is known. A write may have been applied, or may be later."""
+    """Answer to either: none is known. A write may have been applied, or may be later.
+
+    With `asked=False` nothing was sent: this process must not ask now, and the store is not to
+    blame.
+    """
 
     name: str
     attempt: int
     why: str
+    asked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,34 @@ class LeaseRenewed:
     name: str
     token: int
     valid_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAtRisk:
+    """It is ours, and no renewal was confirmed for so long that it ends in `left_s` (at most
+    `drain_s`) unless one is: finish what was begun, begin nothing new.
+
+    Once until a renewal or a loss; the next `LeaseRenewed` or `LeaseGranted` ends it.
+    """
+
+    name: str
+    left_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswers:
+    """Whether the store answers this process at all; told when that changes.
+
+    It does with its first answer; it does not with the first request that gets none; it does
+    again after `ANSWERS_IN_A_ROW` of them (`lease.machine`). `heard_at`: when the request was sent
+    that was answered last, on the clock of `now`; where there was none, when the first was sent.
+    """
+
+    name: str
+    answers: bool
+    heard_at: float
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +181,15 @@ class LeaseUnknown:
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
     """It was held and is not any more, against our will; once per loss. It is not asked for again
-    before the next `AcquireWanted` (I-29)."""
+    before the next `AcquireWanted` (I-29).
+
+    `late_s`: for so long it was over when this was noticed; greater than 0 only where its time
+    had passed, which a process that stood still notices late.
+    """
 
     name: str
     why: str
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ from lease.machine import LeaseMachine, State
 from lease.record import LeaseRecord
 from lease.settings import LeaseSettings
 from lease.store import LeaseStore
+from lease.wall_watch import WallWatch
 
 log = logging.getLogger(__name__)
 
 WATCH_RETRY_S = 1.0
 MAY_NOT_HOLD = "this node may not hold it now: it has no contact with enough members"
-_OFFSETS_MAX = 64
 
 
 class LeaseKeeper:
@@ -83,8 +83,7 @@ class LeaseKeeper:
         self._request: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._ended: dict[asyncio.Task[None], None] = {}  # cancelled, in order, and not over yet
-        self._offsets: dict[str, float] = {}  # write id → wall clock minus clock when it was sent
-        self._offset = 0.0  # of the write that `valid_until` was counted from
+        self._wall = WallWatch(settings.margin_s / 2)
         self._proof_asked = False
         self._acquirers: list[asyncio.Future[bool]] = []
         self._granted_to: asyncio.Future[bool] | None = None  # the only one that got it
@@ -171,6 +170,11 @@ class LeaseKeeper:
         """Where the machine stands; `HELD` alone does not allow to act."""
         return self.machine.state
 
+    @property
+    def is_at_risk(self) -> bool:
+        """See `Lease.is_at_risk`."""
+        return not self._closed and self.machine.is_at_risk and self.check_alive()
+
     def remaining_s(self) -> float:
         """Seconds for which this process may act if nothing renews it; 0 when it may not."""
         return max(0.0, self.valid_until - self._clock()) if self.check_alive() else 0.0
@@ -185,11 +189,7 @@ class LeaseKeeper:
         now = self._clock()
         if self._closed or not self.machine.held(now):
             return False
-        ahead_s = self._wall_clock() - now - self._offset
-        if ahead_s < 0.0:
-            # It was set back: from here on it counts from there, or a freeze would fit into that.
-            self._offset += ahead_s
-        if ahead_s <= self._settings.margin_s / 2:
+        if self._wall.trusts(now, self._wall_clock()):
             return True
         if not self._proof_asked and not self._closed:
             self._proof_asked = True
@@ -260,7 +260,8 @@ class LeaseKeeper:
                 case ReadStore():
                     self._begin_request(self._read(effect))
                 case WriteStore():
-                    self._remember_offset(effect.record.write_id)
+                    write_id = effect.record.write_id
+                    self._wall.sent(write_id, self._clock(), self._wall_clock())
                     self._begin_request(self._write(effect))
                 case WatchRecord():
                     self._replace_watch(effect.version)
@@ -287,9 +288,10 @@ class LeaseKeeper:
         answer: object
         try:
             if not order.record.free and self._may_hold is not None and not self._may_hold():
-                raise LeaseUnavailableError(MAY_NOT_HOLD)
-            record = await self._store.write(order.record, if_version=order.if_version)
-            answer = RecordWritten(order.name, order.attempt, record)
+                answer = StoreFailed(order.name, order.attempt, MAY_NOT_HOLD, asked=False)
+            else:
+                record = await self._store.write(order.record, if_version=order.if_version)
+                answer = RecordWritten(order.name, order.attempt, record)
         except WriteConflict as conflict:
             current = conflict.current
             remaining_s = self._remaining_s(current)
@@ -337,8 +339,10 @@ class LeaseKeeper:
 
     def _tell(self, fact: object) -> None:
         if isinstance(fact, LeaseGranted | LeaseRenewed):
-            self._offset = self._offsets.get(self.machine.confirmed_write_id, self._offset)
+            self._wall.confirmed(self.machine.confirmed_write_id)
             self._proof_asked = False
+        if isinstance(fact, LeaseGranted) and not self.check_alive():
+            return  # this machine stood still since that was written: it is told once it is proven
         self._answer_acquirers(fact)
         if isinstance(fact, LeaseReleased):
             self._answer_releasers(fact)
@@ -396,11 +400,6 @@ class LeaseKeeper:
             if not answer.done():
                 answer.set_exception(error)
         self._acquirers, self._releasers = [], []
-
-    def _remember_offset(self, write_id: str) -> None:
-        self._offsets[write_id] = self._wall_clock() - self._clock()
-        if len(self._offsets) > _OFFSETS_MAX:
-            del self._offsets[next(iter(self._offsets))]
 
 
 def _broken(error: Exception) -> str:

@@ -117,6 +117,12 @@ class Lease:
         """Seconds until then; 0.0 while it is not held."""
         return 0.0 if self._keeper is None else self._keeper.remaining_s()
 
+    @property
+    def is_at_risk(self) -> bool:
+        """True while it is held and no renewal was confirmed for so long that less than
+        `LeaseSettings.drain_s` is left: finish what was begun, begin nothing new."""
+        return self._keeper is not None and self._keeper.is_at_risk
+
     def on_lost(self, handler: Callable[[LeaseLost], object]) -> Callable[[], None]:
         """Call `handler` on the event loop once for each holding that ends without `release`:
         somebody else has it, its time passed without a renewal, or its record makes no sense

@@ -8,7 +8,8 @@ the user reads `valid_until`. One machine per lease and process, called by `leas
 at which it was *sent*, so a late answer is worth less, and one that comes too late nothing. The
 others respect the record for `ttl_s` from an instant after that. Renewals that fail are repeated
 until `valid_until`; only that instant, or a record that is not ours any more, ends the holding. A
-lost lease is not asked for again by itself: what acted has to stop first.
+lost lease is not asked for again by itself: what acted has to stop first. From `drain_s` before
+`valid_until` on it is *at risk* until a renewal is confirmed.
 
 **Answers that are missing.** One request is under way at a time; one that is not answered in time
 is given up, and its write may land at any later instant. So each write carries an id of its own. As
@@ -39,6 +40,7 @@ from dataclasses import dataclass
 from lease.effects import ReadStore, WatchRecord, WriteStore
 from lease.events import (
     AcquireWanted,
+    LeaseAtRisk,
     LeaseAwaited,
     LeaseDenied,
     LeaseGranted,
@@ -50,6 +52,7 @@ from lease.events import (
     RecordRead,
     RecordWritten,
     ReleaseWanted,
+    StoreAnswers,
     StoreFailed,
     WatchWanted,
     WriteRefused,
@@ -62,11 +65,13 @@ RETRY_MAX_S = 1.0
 """An unanswered store is asked again after so long at most."""
 RETRY_MIN_S = 0.02
 """Between two requests after a failure, and between two looks that a watch asks for."""
+ANSWERS_IN_A_ROW = 3
+"""So many before a store that failed counts as answering again."""
 PENDING_MAX = 64
 """Unanswered writes that are remembered; more can only be found as "ours, of unknown age"."""
 
 
-COUNTED_FROM_0 = ("grants", "renewals", "failures", "timeouts", "conflicts", "losses")
+COUNTED_FROM_0 = ("grants", "renewals", "failures", "timeouts", "conflicts", "losses", "at risk")
 """There from the start, so that an alarm sees the first one."""
 
 
@@ -108,6 +113,8 @@ class LeaseMachine:
         self.confirmed_write_id = ""  # of the write that `valid_until` was counted from
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTED_FROM_0, 0))
         self.acquire_s_sum = 0.0  # of all `counts["grants"]`: wanted → held
+        self.is_at_risk = False  # held, and hardly any more
+        self.store_answers: bool | None = None  # see `StoreAnswers`; None: it was not asked yet
         self._nonce = nonce
         self._observing = False
         self._wanted_again = False  # while releasing
@@ -118,6 +125,8 @@ class LeaseMachine:
         self._next_at = math.inf  # the next request, when none is under way
         self._give_up_at = math.inf  # of a release
         self._failure = ""
+        self._heard_at = math.inf  # when the request was sent that the store answered last
+        self._answers_in_a_row = 0
 
         self._looked = False
         self._record: LeaseRecord | None = None  # as last seen; all writes are based on it
@@ -140,7 +149,14 @@ class LeaseMachine:
     def deadline(self) -> float:
         """The next instant `tick` is due; `math.inf` when it is idle."""
         due = self._next_at if self._request is None else self._request.timeout_at
-        return min(due, self.valid_until) if self.state is State.HELD else due
+        if self.state is not State.HELD:
+            return due
+        ends_at = self.valid_until if self.is_at_risk else self._at_risk_at
+        return min(due, ends_at)
+
+    @property
+    def _at_risk_at(self) -> float:
+        return self.valid_until - self.settings.drain_s
 
     @property
     def record(self) -> LeaseRecord | None:
@@ -201,6 +217,7 @@ class LeaseMachine:
             self._request = None
             self.counts["timeouts"] += 1
             waited_s = request.timeout_at - request.sent_at
+            self._unanswered(f"it did not answer within {waited_s:.2g} s")
             self._fail(f"the lease store did not answer within {waited_s:.2g} s", now)
         return self._proceed(now)
 
@@ -265,9 +282,14 @@ class LeaseMachine:
             self.counts["late-answers"] += 1
             return
         self._request = None
+        if not isinstance(event, StoreFailed):
+            self._heard(request)
         match event:
+            case StoreFailed(asked=False):
+                self._fail(event.why, now)
             case StoreFailed():
                 self.counts["failures"] += 1
+                self._unanswered(event.why)
                 self._fail(event.why, now)
             case RecordRead():
                 self._failure = ""
@@ -290,6 +312,20 @@ class LeaseMachine:
                 self._failure = ""
                 self._look_first = False
                 self._judge(self._see(event.record, request, None, now), now)
+
+    def _heard(self, request: _Request) -> None:
+        self._heard_at = request.sent_at
+        self._answers_in_a_row += 1
+        again = self._answers_in_a_row >= ANSWERS_IN_A_ROW
+        if self.store_answers is None or (not self.store_answers and again):
+            self.store_answers = True
+            self._out.append(StoreAnswers(self.settings.name, True, self._heard_at))
+
+    def _unanswered(self, why: str) -> None:
+        self._answers_in_a_row = 0
+        if self.store_answers is not False:
+            self.store_answers = False
+            self._out.append(StoreAnswers(self.settings.name, False, self._heard_at, why))
 
     def _see(
         self,
@@ -331,8 +367,7 @@ class LeaseMachine:
             case State.RELEASING:
                 self._next_at = now
             case State.IDLE:
-                interval_s = self.settings.acquire_retry_interval_s
-                self._next_at = now + interval_s if self._observing else math.inf
+                self._next_at = now + self._look_every_s() if self._observing else math.inf
 
     def _judge_held(self, landed: float | None, now: float) -> None:
         record = self._record
@@ -400,6 +435,7 @@ class LeaseMachine:
         if valid_until > self.valid_until:
             self.valid_until = valid_until
             self.confirmed_write_id = self._record.write_id
+            self.is_at_risk = False
         self._next_at = max(now, sent_at + self.settings.renewal_s)
         if sent_at >= self._asked_at:
             self._asked_at = math.inf
@@ -409,6 +445,15 @@ class LeaseMachine:
             self._out.append(LeaseRenewed(self.settings.name, self.token, self.valid_until))
             if self._asked_at < math.inf:
                 self._next_at = now
+
+    def _note_risk(self, now: float) -> None:
+        if self.state is not State.HELD or self.is_at_risk or now < self._at_risk_at:
+            return
+        self.is_at_risk = True
+        self.counts["at risk"] += 1
+        left_s = max(0.0, self.valid_until - now)
+        why = self._failure or "no renewal was confirmed in time"
+        self._out.append(LeaseAtRisk(self.settings.name, left_s, why))
 
     def _expire(self, now: float) -> None:
         if self.state is State.HELD and now >= self.valid_until:
@@ -420,15 +465,17 @@ class LeaseMachine:
             self._lose("deadline", why, now)
 
     def _lose(self, kind: str, why: str, now: float) -> None:
+        late_s = max(0.0, now - self.valid_until)
         self.counts["losses"] += 1
         self.counts[f"lost: {kind}"] += 1
         self._drop_holding()
         self._become_idle(now)
-        self._out.append(LeaseLost(self.settings.name, why))
+        self._out.append(LeaseLost(self.settings.name, why, late_s))
 
     def _drop_holding(self) -> None:
         self.token = None
         self.valid_until = -math.inf
+        self.is_at_risk = False
         self._asked_at = math.inf
         # What lands from now on was asked for by a holding that has ended, under its token.
         self._pending.clear()
@@ -436,14 +483,14 @@ class LeaseMachine:
     def _become_idle(self, now: float) -> None:
         self.state = State.IDLE
         self._failure = ""
-        interval_s = self.settings.acquire_retry_interval_s
-        self._next_at = now + interval_s if self._observing else math.inf
+        self._next_at = now + self._look_every_s() if self._observing else math.inf
 
     # -- requests
 
     def _proceed(self, now: float) -> list[object]:
         if self._request is None and now >= self._next_at:
             self._act(now)
+        self._note_risk(now)
         self._renew_watch()
         out, self._out = self._out, []
         return out
@@ -508,6 +555,8 @@ class LeaseMachine:
         timeout_s = self._request_timeout_s(now)
         self._attempts += 1
         base = self._base_version()
+        if self._heard_at == math.inf:
+            self._heard_at = now
         self._request = _Request(self._attempts, aim, now, now + timeout_s, base)
         return timeout_s
 
@@ -522,6 +571,11 @@ class LeaseMachine:
         if self.state is State.HELD:
             return min(max((self.valid_until - now) / 8, RETRY_MIN_S), RETRY_MAX_S)
         return min(RETRY_MAX_S, self.settings.acquire_retry_interval_s)
+
+    def _look_every_s(self) -> float:
+        """Without wanting it; sooner where it has to be known whether the store answers again."""
+        interval_s = self.settings.acquire_retry_interval_s
+        return min(RETRY_MAX_S, interval_s) if self.store_answers is False else interval_s
 
     # -- the record
 

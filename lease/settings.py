@@ -19,6 +19,9 @@ class LeaseSettings:
     ttl_s: float  # so long after its last renewal a holder that is gone is respected
     renewal_s: float = 0.0  # between two renewals; 0: a third of ttl_s
     margin_s: float = 0.0  # acting ends so long before the ttl; 0: a sixth of ttl_s
+    drain_s: float = (
+        0.0  # so long before that it is at risk; 0: as margin_s, or what there is room for
+    )
     acquire_retry_interval_s: float = 5.0  # a store that tells of no change is asked so often
     acquire_retries: int = 3  # races lost in a row before the answer is "somebody else"
 
@@ -54,6 +57,15 @@ class LeaseSettings:
             raise ValueError(
                 f"renewal_s={self.renewal_s} must be at most half of ttl_s - margin_s="
                 f"{self.ttl_s - self.margin_s:g}: one renewal that fails must not end the lease"
+            )
+        spare_s = self.ttl_s - self.margin_s - self.renewal_s
+        if self.drain_s == 0:
+            object.__setattr__(self, "drain_s", min(self.margin_s, spare_s / 2))
+        _check_seconds("drain_s", self.drain_s)
+        if self.drain_s >= spare_s:
+            raise ValueError(
+                f"drain_s={self.drain_s} must be less than ttl_s - margin_s - renewal_s="
+                f"{spare_s:g}: it would be at risk before its renewal is due"
             )
         if isinstance(self.acquire_retries, bool) or not isinstance(self.acquire_retries, int):
             raise ValueError(f"acquire_retries={self.acquire_retries!r} must be a whole number")

@@ -11,6 +11,7 @@ from lease.events import (
     RecordRead,
     RecordWritten,
     ReleaseWanted,
+    StoreAnswers,
     StoreFailed,
     WriteRefused,
 )
@@ -22,6 +23,7 @@ NAME = "ledger"
 TTL_S = 15.0
 VALID_S = 12.5
 RENEWAL_S = 5.0
+DRAIN_S = 2.5
 
 
 def settings(**fields: Any) -> LeaseSettings:
@@ -50,9 +52,11 @@ class Desk:
         self.out: list[object] = []
         self.order: ReadStore | WriteStore | None = None
         self.watched: str | None = None
+        self.health: list[StoreAnswers] = []
 
     def tell(self, event: object, now: float) -> list[object]:
-        """Feed a fact; returns the facts that came out, without orders to the store."""
+        """Feed a fact; returns the facts that came out, without orders to the store and what is
+        said of its health."""
         return self._take(self.machine.handle(event, now))
 
     def tick(self, now: float) -> list[object]:
@@ -99,6 +103,11 @@ class Desk:
         assert self.machine.held(now)
         return self
 
+    @property
+    def is_asking(self) -> bool:
+        """A request is under way."""
+        return self.machine._request is not None
+
     def write(self) -> WriteStore:
         """The write under way."""
         assert isinstance(self.order, WriteStore)
@@ -112,6 +121,8 @@ class Desk:
                 self.order = effect
             elif isinstance(effect, WatchRecord):
                 self.watched = effect.version
+            elif isinstance(effect, StoreAnswers):
+                self.health.append(effect)
             else:
                 facts.append(effect)
         return facts

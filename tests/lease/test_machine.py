@@ -10,6 +10,7 @@ import pytest
 from lease.effects import ReadStore, WatchRecord, WriteStore
 from lease.events import (
     AcquireWanted,
+    LeaseAtRisk,
     LeaseAwaited,
     LeaseDenied,
     LeaseGranted,
@@ -20,11 +21,13 @@ from lease.events import (
     RecordChanged,
     RecordRead,
     RecordWritten,
+    StoreAnswers,
+    StoreFailed,
     WatchWanted,
 )
-from lease.machine import PENDING_MAX, LeaseMachine, State
+from lease.machine import ANSWERS_IN_A_ROW, PENDING_MAX, RETRY_MAX_S, LeaseMachine, State
 from lease.record import MAX_TTL_S, LeaseRecord
-from tests.lease.pieces import NAME, RENEWAL_S, TTL_S, VALID_S, Desk, record, settings
+from tests.lease.pieces import DRAIN_S, NAME, RENEWAL_S, TTL_S, VALID_S, Desk, record, settings
 
 # -- idle → acquiring
 
@@ -299,13 +302,16 @@ def test_failed_renewals_are_repeated_until_the_deadline() -> None:
     desk = Desk().hold()
     desk.tick(RENEWAL_S)
     tries, now, facts = 0, RENEWAL_S, list[object]()
-    while not facts:
-        if isinstance(desk.order, WriteStore) and desk.machine.counts["failures"] == tries:
+    while desk.machine.state is State.HELD:
+        if desk.is_asking:
             tries += 1
-            desk.failed(now)
+            facts += desk.failed(now)
         now = desk.machine.deadline
-        facts = desk.tick(now)
-    assert facts == [LeaseLost(NAME, "no renewal was confirmed for 12.5 s: down")]
+        facts += desk.tick(now)
+    assert facts == [
+        LeaseAtRisk(NAME, DRAIN_S, "down"),
+        LeaseLost(NAME, "no renewal was confirmed for 12.5 s: down"),
+    ]
     assert now == VALID_S
     assert tries > 10
 
@@ -363,9 +369,148 @@ def test_a_process_that_slept_has_lost_it_before_it_looks_at_anything() -> None:
     desk = Desk().hold()
     desk.tick(RENEWAL_S)
     assert desk.written("8", 40.0) == [
-        LeaseLost(NAME, "no renewal was confirmed for 40.0 s: this process stood still")
+        LeaseLost(
+            NAME,
+            "no renewal was confirmed for 40.0 s: this process stood still",
+            late_s=40.0 - VALID_S,
+        )
     ]
     assert desk.machine.deadline == math.inf
+
+
+# -- at risk
+
+
+def until_risk(desk: Desk) -> list[object]:
+    """Fail each renewal until it is at risk; returns what was told."""
+    facts = list[object]()
+    now = desk.machine.deadline
+    while not desk.machine.is_at_risk:
+        facts += desk.tick(now)
+        if desk.is_asking:
+            facts += desk.failed(now)
+        now = desk.machine.deadline
+    return facts
+
+
+def test_without_a_renewal_it_is_at_risk_before_it_ends() -> None:
+    desk = Desk().hold()
+    assert until_risk(desk) == [LeaseAtRisk(NAME, DRAIN_S, "down")]
+    assert desk.machine.held(VALID_S - DRAIN_S), "under authority all the same"
+    assert desk.machine.counts["at risk"] == 1
+
+
+def test_a_renewal_ends_the_risk() -> None:
+    desk = Desk().hold()
+    until_risk(desk)
+    now = desk.machine.deadline
+    assert desk.tick(now) == []
+    assert desk.written("8", now) == [LeaseRenewed(NAME, 7, now + VALID_S)]
+    assert not desk.machine.is_at_risk
+    assert desk.machine.deadline == now + RENEWAL_S
+
+
+def test_a_renewal_that_is_worth_too_little_leaves_it_at_risk() -> None:
+    """It counts from when it was sent, and that is long ago."""
+    desk = Desk(ttl_s=60.0).hold()
+    desk.tick(20.0)
+    late = desk.write()
+    desk.tick(desk.machine.deadline)
+    while not desk.machine.is_at_risk:
+        desk.tick(desk.machine.deadline)
+    assert desk.machine.held(41.0)
+    facts = desk.refused(desk.stored("8", late), 41.0)
+    assert facts == [LeaseRenewed(NAME, 7, 70.0)]
+    desk.tick(60.0)
+    assert desk.machine.is_at_risk, "and it is told again when it comes to that"
+    assert desk.machine.counts["at risk"] == 2
+
+
+def test_a_grant_that_is_old_is_at_risk_from_the_start() -> None:
+    desk = Desk()
+    desk.want(0.0)
+    desk.read(None, 0.0)
+    late = desk.write()
+    desk.tick(5.0)
+    desk.tick(6.0)
+    facts = desk.read(desk.stored("7", late), 10.5)
+    assert facts == [
+        LeaseGranted(NAME, 7, VALID_S),
+        LeaseAtRisk(NAME, 2.0, "no renewal was confirmed in time"),
+    ]
+
+
+def test_what_is_lost_or_given_up_is_at_risk_no_more() -> None:
+    for is_lost in (True, False):
+        desk = Desk().hold()
+        until_risk(desk)
+        while not desk.is_asking:
+            desk.tick(desk.machine.deadline)
+        if is_lost:
+            desk.refused(None, 11.0)
+        else:
+            desk.unwant(11.0)
+        assert not desk.machine.is_at_risk
+
+
+# -- whether the store answers
+
+
+def test_it_answers_from_its_first_answer_on() -> None:
+    desk = Desk()
+    desk.want(1.0)
+    assert desk.health == []
+    desk.read(None, 1.5)
+    assert desk.health == [StoreAnswers(NAME, True, 1.0)]
+    desk.written("7", 2.0)
+    assert desk.health[1:] == [], "it is told when it changes"
+
+
+def test_one_request_without_an_answer_and_it_does_not() -> None:
+    """`heard_at` is when that was asked which it answered last."""
+    desk = Desk().hold()
+    desk.tick(RENEWAL_S)
+    desk.tick(desk.machine.deadline)
+    told = desk.health[-1]
+    assert (told.answers, told.heard_at) == (False, 0.0)
+    assert "did not answer within" in told.why
+
+
+def test_one_that_never_answered_is_counted_from_the_first_question() -> None:
+    desk = Desk()
+    desk.want(3.0)
+    desk.failed(3.5)
+    assert desk.health == [StoreAnswers(NAME, False, 3.0, "down")]
+
+
+def test_three_answers_in_a_row_and_it_answers_again() -> None:
+    """Watched, it is asked each second meanwhile, not each `acquire_retry_interval_s`."""
+    desk = Desk()
+    desk.tell(WatchWanted(NAME), 0.0)
+    desk.failed(0.0)
+    now = 0.0
+    for found in ("1", "2", None, "3", "4", "5"):
+        now += RETRY_MAX_S
+        desk.tick(now)
+        assert desk.health[1:] == []
+        if found is None:
+            desk.failed(now)
+        else:
+            desk.read(record("4"), now)
+    assert ANSWERS_IN_A_ROW == 3
+    assert desk.health[1:] == [StoreAnswers(NAME, True, now)]
+    desk.tick(now + RETRY_MAX_S)
+    assert desk.machine.deadline == now + 5.0
+
+
+def test_who_must_not_ask_says_nothing_of_the_store() -> None:
+    desk = Desk()
+    desk.want(0.0)
+    desk.read(None, 0.0)
+    refused = StoreFailed(NAME, desk.write().attempt, "no contact", asked=False)
+    assert desk.tell(refused, 0.0) == [LeaseUnknown(NAME, "no contact")]
+    assert desk.health == [StoreAnswers(NAME, True, 0.0)]
+    assert desk.machine.counts["failures"] == 0
 
 
 def test_a_loss_is_told_once() -> None:

@@ -5,6 +5,7 @@ Guards I-3, I-4, I-6, I-8, I-10, I-12, I-14, I-17, I-18, I-19 and I-23, by the w
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 
@@ -35,10 +36,12 @@ def test_seeds(how_many: HowMany) -> None:
             raise AssertionError(f"seed {seed}: {error}") from error
         coverage.update(dict.fromkeys(world.coverage, 1))
     for name in (
-        *("grants", "conflicts", "lost-answers", "pauses", "jumps"),
+        *("grants", "conflicts", "lost-answers", "pauses", "jumps", "freezes", "wall-jumps"),
         *("LeaseLost", "LeaseDenied", "LeaseAwaited", "LeaseUnknown", "LeaseReleased"),
+        *("LeaseAtRisk", "StoreAnswers"),
     ):
         assert coverage[name] >= seeds // 5, (name, coverage)
+    assert coverage["doubts"] >= seeds // 10, coverage
 
 
 class CountsFromReceipt(LeaseMachine):
@@ -94,3 +97,13 @@ def test_a_planted_fault_is_found(fault: type[LeaseMachine]) -> None:
         except AssertionError:
             continue
     pytest.fail(f"{fault.__name__} was not found")
+
+
+def test_a_freeze_that_no_clock_but_the_wall_shows_is_found() -> None:
+    """Planted fault: nobody looks at the wall clock."""
+    for seed in range(1000):
+        try:
+            campaign(random.Random(seed), ttls_s=(5.0, 60.0), watches=math.inf)
+        except OverlapError:
+            return
+    pytest.fail("it was not found")

@@ -15,6 +15,13 @@ from tests.lease.pieces import record
 def test_the_times_follow_the_ttl() -> None:
     settings = LeaseSettings(name="n", owner="o", ttl_s=15.0)
     assert (settings.renewal_s, settings.margin_s, settings.valid_s) == (5.0, 2.5, 12.5)
+    assert settings.drain_s == 2.5
+
+
+def test_there_is_room_between_a_renewal_and_the_risk() -> None:
+    """Where the margin is wide, what is left is shared."""
+    settings = LeaseSettings(name="n", owner="o", ttl_s=15.0, margin_s=6.0, renewal_s=4.0)
+    assert settings.drain_s == 2.5
 
 
 @pytest.mark.parametrize("missing", ["name", "owner", "ttl_s"])
@@ -44,6 +51,9 @@ def test_there_is_no_lease_without_name_owner_and_ttl(missing: str) -> None:
         ({"margin_s": 0.1}, "margin_s"),
         ({"margin_s": -1.0}, "margin_s"),
         ({"margin_s": 14.0}, "renewal_s"),
+        ({"drain_s": 7.5}, "drain_s"),
+        ({"drain_s": -1.0}, "drain_s"),
+        ({"drain_s": math.nan}, "drain_s"),
         ({"acquire_retry_interval_s": 0.0}, "acquire_retry_interval_s"),
         ({"acquire_retries": -1}, "acquire_retries"),
         ({"acquire_retries": 1.5}, "acquire_retries"),

@@ -19,6 +19,7 @@ from lease.events import (
     LeaseGranted,
     LeaseLost,
     LeaseReleased,
+    LeaseRenewed,
     RecordChanged,
     RecordRead,
     RecordWritten,
@@ -30,19 +31,35 @@ from lease.events import (
 from lease.machine import LeaseMachine, State
 from lease.record import LeaseRecord, store_remaining_s
 from lease.settings import LeaseSettings
+from lease.wall_watch import WallWatch
 
 NAME = "ledger"
 TTL_S = 15.0
-WHAT_HAPPENS = ("want", "want", "want", "unwant", "watch", "pause", "store", "calm", "jump")
+WHAT_HAPPENS = (
+    "want",
+    "want",
+    "want",
+    "unwant",
+    "watch",
+    "pause",
+    "store",
+    "calm",
+    "jump",
+    "clock",
+)
 
 
 @dataclass
 class Contender:
-    """One process: a machine, its clock, whether it runs."""
+    """One process: a machine, its clocks, whether it runs. The wall clock has the true rate."""
 
     machine: LeaseMachine
+    wall_watch: WallWatch
     offset_s: float
     rate: float
+    wall_offset_s: float = 1.7e9
+    frozen_until: float = 0.0  # with its whole machine: its clock stands too
+    proof_asked: bool = False
     paused_until: float = 0.0
     timer_at: float = float("inf")
     holding: int | None = None
@@ -52,6 +69,15 @@ class Contender:
     def clock(self, now: float) -> float:
         """What its clock shows at the world's instant."""
         return self.offset_s + now * self.rate
+
+    def may_act(self, now: float) -> bool:
+        """As `LeaseKeeper.check_alive`; a machine that is frozen does nothing."""
+        reading = self.clock(now)
+        return (
+            now >= self.frozen_until
+            and self.machine.held(reading)
+            and self.wall_watch.trusts(reading, self.wall_offset_s + now)
+        )
 
     def instant(self, reading: float) -> float:
         """When its clock will show that."""
@@ -63,7 +89,13 @@ class OverlapError(AssertionError):
 
 
 class World:
-    """`store_clock`: the store can tell ages itself. After `heal` the world is fair."""
+    """`store_clock`: the store can tell ages itself. After `heal` the world is fair.
+
+    `freezes`: whole machines are frozen, their clocks with them, and only their wall clocks are
+    right afterwards; else these are set an hour forward and back. Never both: what is set back by
+    as much as it was frozen looks as if nothing had happened, and no local clock can tell. `watches`
+    is the tolerance of their wall watches, in parts of the margin.
+    """
 
     def __init__(
         self,
@@ -72,8 +104,12 @@ class World:
         contenders: int = 3,
         store_clock: bool = False,
         ttls_s: tuple[float, ...] = (TTL_S,),
+        *,
+        freezes: bool = False,
+        watches: float = 0.5,
     ) -> None:
         self.rng = rng
+        self.freezes = freezes
         self.now = 0.0
         self.store_clock = store_clock
         self.store_up = True
@@ -84,17 +120,17 @@ class World:
         self.coverage: Counter[str] = Counter()
         self._agenda: list[tuple[float, int, int, Any]] = []
         self._order = itertools.count()
-        self.contenders = [
-            Contender(
-                machine(
-                    LeaseSettings(name=NAME, owner=f"o{index}", ttl_s=rng.choice(ttls_s)),
-                    nonce=f"n{index}",
-                ),
-                offset_s=rng.uniform(0.0, 1e6),
-                rate=rng.uniform(0.99, 1.01),
+        self.contenders: list[Contender] = []
+        for index in range(contenders):
+            settings = LeaseSettings(name=NAME, owner=f"o{index}", ttl_s=rng.choice(ttls_s))
+            self.contenders.append(
+                Contender(
+                    machine(settings, nonce=f"n{index}"),
+                    WallWatch(settings.margin_s * watches),
+                    offset_s=rng.uniform(0.0, 1e6),
+                    rate=rng.uniform(0.99, 1.01),
+                )
             )
-            for index in range(contenders)
-        ]
 
     # -- driving
 
@@ -134,17 +170,20 @@ class World:
         self.check()
 
     def holders(self) -> list[int]:
-        """Who may act now, by its own clock."""
-        return [
-            index
-            for index, who in enumerate(self.contenders)
-            if who.machine.held(who.clock(self.now))
-        ]
+        """Who may act now, by its own clocks."""
+        return [index for index, who in enumerate(self.contenders) if who.may_act(self.now)]
 
     def check(self) -> None:
-        """At most one."""
-        if len(self.holders()) > 1:
-            raise OverlapError(f"{self.holders()} may all act at {self.now:.3f}")
+        """At most one; who doubts its own machine asks for a proof."""
+        holders = self.holders()
+        if len(holders) > 1:
+            raise OverlapError(f"{holders} may all act at {self.now:.3f}")
+        for index, who in enumerate(self.contenders):
+            doubts = index not in holders and self.now >= who.frozen_until
+            if doubts and not who.proof_asked and who.machine.held(who.clock(self.now)):
+                who.proof_asked = True
+                self.coverage["doubts"] += 1
+                self._at(self.now, index, AcquireWanted(NAME))
 
     # -- chance
 
@@ -171,6 +210,12 @@ class World:
                         self.coverage["jumps"] += 1
                         who.offset_s += 3600.0
                         who.timer_at = who.instant(who.machine.deadline)
+                case "clock" if self.freezes:
+                    self.coverage["freezes"] += 1
+                    self._freeze(self.contenders[index], rng.choice((0.3, 0.3, 6.0, 40.0)))
+                case "clock":
+                    self.coverage["wall-jumps"] += 1
+                    self.contenders[index].wall_offset_s += rng.choice((-3600.0, -5.0, 5.0, 3600.0))
                 case "store":
                     self.store_up = not self.store_up
                 case "calm":
@@ -181,13 +226,28 @@ class World:
         """From here on requests are answered at once."""
         self.faults, self.store_up = False, True
 
+    def _freeze(self, who: Contender, seconds: float) -> None:
+        if self.now < who.frozen_until:
+            return
+        who.frozen_until = self.now + seconds
+        who.paused_until = max(who.paused_until, who.frozen_until)
+        who.offset_s -= seconds * who.rate
+        who.timer_at = who.instant(who.machine.deadline)
+
     # -- between machines and store
 
     def _perform(self, index: int, effects: list[object]) -> None:
         who = self.contenders[index]
         for effect in effects:
+            if isinstance(effect, LeaseGranted | LeaseRenewed):
+                who.wall_watch.confirmed(who.machine.confirmed_write_id)
+                who.proof_asked = False
             match effect:
-                case ReadStore() | WriteStore():
+                case ReadStore():
+                    self._send(index, effect)
+                case WriteStore():
+                    wall_now = who.wall_offset_s + self.now
+                    who.wall_watch.sent(effect.record.write_id, who.clock(self.now), wall_now)
                     self._send(index, effect)
                 case WatchRecord():
                     who.watched = effect.version
@@ -205,7 +265,8 @@ class World:
         who.timer_at = who.instant(who.machine.deadline)
 
     def _granted(self, who: Contender, fact: LeaseGranted) -> None:
-        if who.holding == fact.token:
+        # Like the keeper: what the wall clock makes doubtful is told once it is proven.
+        if who.holding == fact.token or not who.may_act(self.now):
             return
         if fact.token <= self.token:
             raise OverlapError(f"token {fact.token} was granted after {self.token}")
@@ -274,10 +335,12 @@ def campaign(
     *,
     store_clock: bool | None = None,
     ttls_s: tuple[float, ...] = (TTL_S,),
+    watches: float = 0.5,
 ) -> World:
     """Chaos, then calm in which one must hold it, then nobody."""
     clock = rng.random() < 0.5 if store_clock is None else store_clock
-    world = World(rng, machine, rng.choice((2, 3)), clock, ttls_s)
+    contenders, freezes = rng.choice((2, 3)), rng.random() < 0.5
+    world = World(rng, machine, contenders, clock, ttls_s, freezes=freezes, watches=watches)
     world.chaos(40)
     world.heal()
     world.run_for(max(ttls_s) * 4)
