@@ -61,6 +61,8 @@ from lease.record import LeaseRecord, holder_id, trusted_ttl_s
 from lease.settings import LeaseSettings
 
 REQUEST_TIMEOUT_MAX_S = 5.0
+LOOK_TIMEOUT_MAX_S = 2.0
+"""Of who only watches: nothing waits for that answer but what is said of the store."""
 RETRY_MAX_S = 1.0
 """An unanswered store is asked again after so long at most."""
 RETRY_MIN_S = 0.02
@@ -565,6 +567,8 @@ class LeaseMachine:
         if self.state is State.HELD:
             left_s = self.valid_until - now
             return min(max(left_s / 4, RETRY_MIN_S), REQUEST_TIMEOUT_MAX_S)
+        if self.state is State.IDLE:
+            return min(self.settings.valid_s / 2, LOOK_TIMEOUT_MAX_S)
         return min(self.settings.valid_s / 2, REQUEST_TIMEOUT_MAX_S)
 
     def _retry_s(self, now: float) -> float:

@@ -19,9 +19,7 @@ class LeaseSettings:
     ttl_s: float  # so long after its last renewal a holder that is gone is respected
     renewal_s: float = 0.0  # between two renewals; 0: a third of ttl_s
     margin_s: float = 0.0  # acting ends so long before the ttl; 0: a sixth of ttl_s
-    drain_s: float = (
-        0.0  # so long before that it is at risk; 0: as margin_s, or what there is room for
-    )
+    drain_s: float = 0.0  # so long before that it is at risk; 0: margin_s, where there is room
     acquire_retry_interval_s: float = 5.0  # a store that tells of no change is asked so often
     acquire_retries: int = 3  # races lost in a row before the answer is "somebody else"
 

@@ -13,7 +13,7 @@ _WRITES_MAX = 64
 
 
 class WallWatch:
-    """`tolerance_s`: so far the wall clock may run ahead within one holding before it is doubted."""
+    """`tolerance_s`: so far the wall clock may run ahead within one holding."""
 
     def __init__(self, tolerance_s: float) -> None:
         self._tolerance_s = tolerance_s

@@ -132,6 +132,16 @@ class Authority:
         gate = self._gate
         return gate is None or gate.is_open_now
 
+    @property
+    def open_until(self) -> float:
+        """Until when the runtime begins steps; `valid_until`, unless it is unguarded."""
+        return self.valid_until
+
+    @property
+    def is_open(self) -> bool:
+        """True while the runtime begins steps; `held`, unless it is unguarded."""
+        return self.held
+
     def remaining_s(self) -> float:
         """Seconds for which it is held without being renewed: 0.0 when it is not held."""
         gate = self._gate
@@ -211,13 +221,33 @@ class AtLeast:
 
 
 class LeasedAuthority(Authority):
-    """While the node has contact, which closes `gate`, and `lease` is held."""
+    """While the node has contact (`contact` is open) and `lease` is held; `gate` joins the two."""
 
-    __slots__ = ("_lease",)
+    __slots__ = ("_contact", "_is_unguarded", "_lease")
 
-    def __init__(self, gate: Gate, lease: Lease) -> None:
+    def __init__(self, gate: Gate, lease: Lease, contact: Gate) -> None:
         super().__init__(gate)
         self._lease = lease
+        self._contact = contact
+        self._is_unguarded = False
+
+    def unguard(self) -> None:
+        """From now on steps begin also without the lease, as long as the node has contact.
+
+        For an instance that is to stop and to handle first what it has (`on_lease_lost="drain"`).
+        It does not hold anything: another one may be acting.
+        """
+        self._is_unguarded = True
+
+    @property
+    def open_until(self) -> float:
+        """That of contact alone once it is unguarded."""
+        return self._contact.until if self._is_unguarded else self.valid_until
+
+    @property
+    def is_open(self) -> bool:
+        """As `open_until` says."""
+        return self._contact.is_open_now if self._is_unguarded else self.held
 
     @property
     def token(self) -> int | None:

@@ -78,6 +78,12 @@ if TYPE_CHECKING:
     from node.ask import Asker
     from node.runtime import Runtime
 
+HandBack = Callable[[list[Delivery]], None]
+
+GOES = frozenset(
+    {StopCause.LEASE_LOST, StopCause.HANDED_OVER, StopCause.LEAVING, StopCause.STOPPED}
+)
+"""Another instance takes its place, here or elsewhere."""
 STASH_MAX = 1_000
 PIPES_MAX = 10_000
 CANCELS_MAX = 3  # then a coroutine that takes no notice is abandoned
@@ -107,10 +113,11 @@ _RUNNING = State.RUNNING  # as a global it is found five times as fast
 class _Gated:
     """What a cell remembers that acts only with authority."""
 
-    __slots__ = ("authority", "held", "is_exempt", "is_in_coroutine", "losses")
+    __slots__ = ("authority", "hand_back", "held", "is_exempt", "is_in_coroutine", "losses")
 
-    def __init__(self, authority: Authority) -> None:
+    def __init__(self, authority: Authority, hand_back: HandBack | None = None) -> None:
         self.authority = authority
+        self.hand_back = hand_back  # takes what was not handled when it was told to stop
         self.held: Callable[[], None] | None = None  # what goes on once the gate is open
         self.is_exempt = False  # what runs is `post_stop`
         self.is_in_coroutine = False  # that handles the present message
@@ -225,9 +232,10 @@ class Cell:
         self._after_children: Callable[[], None] | None = None
         self._backoff: asyncio.Handle | None = None
 
-    def gate_by(self, authority: Authority) -> None:
-        """Act only with this authority. Called before it has begun."""
-        self._gated = _Gated(authority)
+    def gate_by(self, authority: Authority, hand_back: HandBack | None) -> None:
+        """Act only with this authority; messages to its path that it was told to stop before are
+        given to `hand_back`. Called before it has begun."""
+        self._gated = _Gated(authority, hand_back)
 
     @property
     def authority(self) -> Authority | None:
@@ -567,7 +575,7 @@ class Cell:
         runtime.step()
         count = 0
         try:
-            if gated is not None and not gated.authority.held:
+            if gated is not None and not gated.authority.is_open:
                 self._not_begun(coroutine)
                 return
             while True:
@@ -700,7 +708,7 @@ class Cell:
         """
         gated.is_in_coroutine, gated.losses = False, 0
         self._pace = 1  # so the gate is asked before the next one too
-        while not gated.authority.held and self.mailbox:
+        while not gated.authority.is_open and self.mailbox:
             first = self.mailbox[0]
             if self._stop_reason is not None:
                 self.current = None
@@ -732,7 +740,7 @@ class Cell:
         runtime, gated = self.runtime, self._gated
         assert gated is not None
         runtime.step()
-        if gated.is_exempt or runtime.looked_at < gated.authority.valid_until:
+        if gated.is_exempt or runtime.looked_at < gated.authority.open_until:
             return None
         gated.losses += 1
         if gated.losses > LOSSES_MAX:
@@ -744,7 +752,7 @@ class Cell:
     def _may_act(self) -> bool:
         """It needs no authority (at present), or has it."""
         gated = self._gated
-        return gated is None or gated.is_exempt or gated.authority.held
+        return gated is None or gated.is_exempt or gated.authority.is_open
 
     def _not_begun(self, coroutine: Coroutine[Any, Any, object]) -> None:
         """The gate has closed between the call of a handler and the first step of its coroutine.
@@ -771,7 +779,7 @@ class Cell:
     def reply(self, value: object) -> None:
         """As `answer`; but a coroutine's answer does not count when the authority was lost."""
         gated = self._gated
-        if gated is None or not gated.is_in_coroutine or gated.authority.held:
+        if gated is None or not gated.is_in_coroutine or gated.authority.is_open:
             self.answer(value)
             return
         asker, self._asker = self._asker, None
@@ -925,7 +933,7 @@ class Cell:
         self._is_to_restart = False
         self.become(None)
         gated = self._gated
-        may_act = gated is None or gated.authority.held
+        may_act = gated is None or gated.authority.is_open
         if self._stop_reason is not None and not (may_act and self._has_messages()):
             self._begin_stop(self._stop_reason)
             return
@@ -944,7 +952,7 @@ class Cell:
             self._fail(error, None)
             return
         self.actor = actor
-        if gated is not None and not gated.authority.held:
+        if gated is not None and not gated.authority.is_open:
             self._start_lost()
             return
         self._hook(actor.pre_start, self._started)
@@ -1203,11 +1211,28 @@ class Cell:
         if self.mailbox is not None:
             self.mailbox.clear()
         self._stash = self.mailbox = None
-        for item in left:
+        for item in self._handed_back(left, reason):
             self._refuse(item, Why.STOPPED)
         for ref in list(self.watching or ()):
             self.unwatch(ref)
         self._end_dependents(reason, self._finish_stop)
+
+    def _handed_back(self, left: list[object], reason: StopReason) -> list[object]:
+        """Give back what another instance may handle in its place; returns the rest: messages to
+        this very one, and all when it has not only been told to go."""
+        hand_back = None if self._gated is None else self._gated.hand_back
+        if hand_back is None or reason.cause not in GOES:
+            return left
+        back, rest = list[Delivery](), list[object]()
+        for item in left:
+            is_for_any = isinstance(item, Delivery) and item.uid == 0 and item.path == self.path
+            if is_for_any and isinstance(item, Delivery):
+                back.append(item)
+            else:
+                rest.append(item)
+        if back:
+            hand_back(back)
+        return rest
 
     def _finish_stop(self) -> None:
         actor, reason = self.actor, self._stop_reason

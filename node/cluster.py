@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from downing.events import DownRequested
 from downing.strategies import LeaseMajority
@@ -36,6 +36,7 @@ from singleton.events import (
     StopRequested,
 )
 from singleton.machine import State
+from singleton.settings import terms_of
 
 if TYPE_CHECKING:
     from lease import Lease
@@ -100,6 +101,7 @@ class SingletonHost:
                 kind.args,
                 gated=True,
                 authority=self.leases.authority(name),
+                hand_back=lambda deliveries: self._proxies.hand_back(name, deliveries),
                 on_started=lambda: self._started(name, attempt),
                 on_stopped=lambda reason: self._ended(key, reason),
             )
@@ -116,6 +118,8 @@ class SingletonHost:
             self._runtime.loop.call_soon(self.feed, event)
             return
         self._ordered.add(key)
+        if effect.unguarded:
+            self.leases.unguard(effect.type_name)
         self._runtime.stop(ref, StopReason(_STOP_CAUSES[effect.cause], effect.reason))
 
     def route(self, effect: RouteSingleton) -> None:
@@ -169,6 +173,7 @@ class Singletons:
         restart_on_termination: bool = True,
         lease: str | bool | Lease | None = None,
         acquire_retry_interval_s: float | None = None,
+        on_lease_lost: Literal["stop", "drain"] = "stop",
     ) -> ActorRef[Any]:
         """Let this node host `actor(*args)` when it is elected; returns the ref of the singleton.
 
@@ -181,8 +186,15 @@ class Singletons:
         lease: an instance starts only under a lease and acts only while it is held, so that of two
         that believe to be host one wins: True for the system's store (`Settings.lease`), the URL
         of another store, or a `Lease`, which is the manager's from then on; False for none, None
-        for what `Settings.protection` says. The store must be the same on all members. A lost
-        lease is asked for again after `acquire_retry_interval_s`.
+        for what `Settings.protection` says. Members with another store, name, ttl or role are not
+        eligible, and say so. From `LeaseSettings.drain_s` before its end on, unless it is renewed,
+        no new message is taken in. A lost lease is asked for again after
+        `acquire_retry_interval_s`.
+
+        on_lease_lost: "stop": nothing is handled any more, and what the instance has goes back to
+        the proxies, for the next one. "drain": what it has it handles all the same, with
+        `authority.held` False, *while another one may act already*; not after a loss that was
+        noticed late, nor without contact.
 
         Started again with the same arguments it returns the same ref. Raises `SettingsError` for a
         name that is none, or that is started with another actor; `TypeError` when `args` do not
@@ -202,6 +214,8 @@ class Singletons:
         try:
             settings = replace(
                 settings,
+                terms=terms_of(role),
+                on_lease_lost=on_lease_lost,
                 hand_over_timeout_s=(
                     settings.hand_over_timeout_s
                     if hand_over_timeout_s is None
@@ -218,8 +232,14 @@ class Singletons:
             )
         except ValueError as error:
             raise SettingsError(f"singleton {type_name!r}: {error}") from error
-        if kind.lease is not None and type_name not in self._host.leases.leases:
-            self._host.leases.add(type_name, self._lease_of(type_name, kind.lease))
+        if kind.lease is not None:
+            lease = self._host.leases.leases.get(type_name)
+            if lease is None:
+                lease = self._lease_of(type_name, kind.lease)
+                self._host.leases.add(type_name, lease)
+            store, named = lease.store.identity, lease.settings
+            terms = terms_of(role, store=store, lease=named.name, ttl_s=named.ttl_s)
+            settings = replace(settings, terms=terms, lease_ttl_s=named.ttl_s)
         self._host.kinds[type_name] = kind
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(StartRequested(type_name, settings))

@@ -44,8 +44,7 @@ from gossip.machine import GossipMachine
 from gossip.membership import MembershipView, NodeId
 from gossip.messages import Head, Relay, Relayed
 from node import wire
-from singleton.effects import SingletonReleased, WithdrawType
-from singleton.election import hosted_type
+from singleton.effects import OfferType, SingletonReleased, WithdrawType
 from singleton.events import (
     InstanceFailed,
     InstanceStarted,
@@ -127,7 +126,7 @@ class NodeCore:
             maxlen=FLIGHT_RECORD_MAX
         )
         self._rng = rng
-        self._types: set[str] = set()
+        self._types: dict[str, str] = {}  # singleton → what our member record shows of it
         self._released: set[str] | None = None
         self._contact_wanted = False
         self._inbox: deque[object] = deque()
@@ -195,10 +194,6 @@ class NodeCore:
                 return
             case StartRequested():
                 self._manage(event.type_name, event.settings, now)
-                # Who elects by type alone must not take us for a candidate without the role.
-                if event.settings.role is None or event.settings.role in self.gossip.roles:
-                    self._types.add(hosted_type(event.type_name))
-                    self._host_types()
         for reader in READERS[type(event)]:
             if reader is GOSSIP:
                 self._take(self.gossip.handle(event, now))
@@ -288,7 +283,7 @@ class NodeCore:
             self._take(machine.handle(self.gossip.view, now))
 
     def _host_types(self) -> None:
-        self._inbox.append(TypesHosted(tuple(sorted(self._types))))
+        self._inbox.append(TypesHosted(tuple(sorted(self._types.values()))))
 
     def _take(self, effects: Iterable[object]) -> None:
         for effect in effects:
@@ -307,8 +302,13 @@ class NodeCore:
                 case Send() if effect.via is not None:
                     payload = wire.encode(effect.message)
                     self._out.append(Send(effect.via, Relay(effect.to, payload)))
+                case OfferType():
+                    # Who elects by type alone must not take us for a candidate without the role.
+                    if effect.role is None or effect.role in self.gossip.roles:
+                        self._types[effect.type_name] = effect.label
+                        self._host_types()
                 case WithdrawType():
-                    self._types.discard(hosted_type(effect.type_name))
+                    self._types.pop(effect.type_name, None)
                     self._host_types()
                 case _:
                     self._out.append(effect)

@@ -78,7 +78,7 @@ class Pipe:
         runtime = self._cell.runtime
         runtime.step()
         authority = self._authority
-        if authority is None or runtime.looked_at < authority.valid_until:
+        if authority is None or runtime.looked_at < authority.open_until:
             return None
         self._losses += 1
         if self._losses > LOSSES_MAX:
@@ -161,7 +161,7 @@ class Pipe:
 
     async def _may_begin(self, authority: Authority) -> None:
         """Wait until the gate is open."""
-        while not authority.held:
+        while not authority.is_open:
             self._opening = self._cell.runtime.loop.create_future()
             authority.hold(self._opened)
             try:

@@ -10,7 +10,8 @@ A message is never dropped because this node's view says "not me": it is held, o
 host that this node knows. One that could not be sent (the link to the host is gone or full) is held
 too, and tried again each `RETRY_S` and with each new route: a dead host is noticed a little later
 than its link. A message makes at most `HOPS_MAX` hops, then it is held where it is until the route
-there changes: views that differ cannot make it circle.
+there changes: views that differ cannot make it circle. What an instance here did not handle before
+it had to stop comes back, and is held before all that came later.
 
 Order. Between one sender and the singleton it holds also over a planned move: this node sends a
 `DrainMark` after its last message to the former host, which passes it on behind that message like
@@ -29,7 +30,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossip.membership import NodeId
-from node.ask import LocalAsk
+from node.ask import LocalAsk, RemoteAsk
 from node.errors import DeadActorError
 from node.events import Why
 from node.mailbox import Delivery
@@ -99,6 +100,14 @@ class SingletonProxies:
             self._runtime.dead_letter(delivery, delivery.path[1:], Why.NOT_SENT)
         else:
             proxy.take_back(node, delivery)
+
+    def hand_back(self, type_name: str, deliveries: list[Delivery]) -> None:
+        """What an instance here did not handle before it had to stop."""
+        proxy = self._proxies.get(type_name)
+        for delivery in deliveries if proxy is None else ():
+            self._runtime.dead_letter(delivery, delivery.path[1:], Why.STOPPED)
+        if proxy is not None:
+            proxy.hand_back(deliveries)
 
     def fail_held(self, why: str) -> None:
         """The node ends, and no host is expected: asks of this node that wait for one fail now,
@@ -199,6 +208,17 @@ class SingletonProxy:
             self._hold(origin, delivery)
         else:
             self.deliver(origin, delivery)
+
+    def hand_back(self, deliveries: list[Delivery]) -> None:
+        """Hold what an instance here did not handle, before all that came later."""
+        later, self._held = self._held, deque()
+        for delivery in deliveries:
+            asker = delivery.asker
+            self._hold(asker.node if isinstance(asker, RemoteAsk) else None, delivery)
+        for node, delivery in later:
+            self._hold(node, delivery)
+        self._runtime.count("singleton: handed back", len(deliveries))
+        self._flush()
 
     def set_route(self, host: NodeId | None, *, former_in_reach: bool) -> None:
         """Messages go to `host` from now on, those held first and in their order."""

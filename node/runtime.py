@@ -272,6 +272,7 @@ class Runtime:
         on_stopped: Callable[[StopReason], None] | None = None,
         gated: bool = False,
         authority: Authority | None = None,
+        hand_back: Callable[[list[Delivery]], None] | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
         when_full: WhenFull | None = None,
@@ -281,13 +282,14 @@ class Runtime:
 
         `on_started` is called once, when the first instance has run its `pre_start`; `on_stopped`
         once, when the actor has ended for good (`post_stop` is done). `gated`: it and all below it
-        begin no step while `gate` is closed, `post_stop` excepted; `authority` in its place. Raises
-        as `spawn`.
+        begin no step while `gate` is closed, `post_stop` excepted; `authority` in its place.
+        `hand_back` takes what a gated actor that was told to stop has not handled. Raises as
+        `spawn`.
         """
         self._check_room(path)
         cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, when_full, stash_max)
         if authority is not None or gated:
-            cell.gate_by(authority or Authority(self.gate))
+            cell.gate_by(authority or Authority(self.gate), hand_back)
         cell.on_started = on_started
         if on_stopped is not None:
             cell.on_stopped = [on_stopped]
@@ -731,9 +733,9 @@ class Runtime:
             self.count("failed callbacks")
             _log.exception("callback failed")
 
-    def count(self, name: str) -> None:
-        """Add one to a counter."""
-        self.counters[name] = self.counters.get(name, 0) + 1
+    def count(self, name: str, number: int = 1) -> None:
+        """Add to a counter."""
+        self.counters[name] = self.counters.get(name, 0) + number
 
     def log(
         self,

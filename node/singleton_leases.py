@@ -31,6 +31,7 @@ class SingletonLeases:
         self.leases: dict[str, Lease] = {}
         self._runtime = runtime
         self._gates: dict[str, Gate] = {}
+        self._authorities: dict[str, LeasedAuthority] = {}  # of each type's latest instance
         self.tokens: dict[str, int] = {}
         """Of each type's latest holding here, also when it is over."""
 
@@ -53,9 +54,18 @@ class SingletonLeases:
         lease.may_hold = lambda: runtime.gate.is_open_now
 
     def authority(self, type_name: str) -> Authority | None:
-        """What an instance of the type acts with; None without a lease."""
+        """What a new instance of the type acts with; None without a lease."""
         lease = self.leases.get(type_name)
-        return None if lease is None else LeasedAuthority(self._gates[type_name], lease)
+        if lease is None:
+            return None
+        made = LeasedAuthority(self._gates[type_name], lease, self._runtime.gate)
+        self._authorities[type_name] = made
+        return made
+
+    def unguard(self, type_name: str) -> None:
+        """Its latest instance handles what it has, although the lease is lost."""
+        if type_name in self._authorities:
+            self._authorities[type_name].unguard()
 
     def set_contact(self, until: float) -> None:
         """Until when whatever is unique on this node may act, as far as its contact goes."""

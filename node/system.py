@@ -70,6 +70,7 @@ from singleton.events import (
     InstanceChanged,
     LeaveStarted,
     SingletonStateChanged,
+    TermsDiffer,
     UniquenessNotProven,
 )
 
@@ -699,6 +700,8 @@ class ActorSystem:
                 self._write_instance(fact)
             case UniquenessNotProven():
                 self._warn_not_proven(fact)
+            case TermsDiffer():
+                self._warn_of_terms(fact)
             case SingletonStateChanged():
                 logger.info(
                     "singleton",
@@ -840,6 +843,20 @@ class ActorSystem:
             },
         )
         self._write("not_proven", detail=f"{fact.type_name} {silent}")
+
+    def _warn_of_terms(self, fact: TermsDiffer) -> None:
+        if fact.other is None:
+            logger.info("singleton terms agree again", extra={"singleton": fact.type_name})
+            return
+        logger.warning(
+            "not hosted here: all members must start it with the same role and lease",
+            extra={
+                "singleton": fact.type_name,
+                "other": fact.other.address,
+                "differs": fact.explain,
+            },
+        )
+        self._write("terms_differ", detail=f"{fact.type_name} {fact.other.address} {fact.explain}")
 
 
 async def _call(hook: Hook | None) -> None:

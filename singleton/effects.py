@@ -33,13 +33,15 @@ class StopInstance:
     """Stop the actor of this attempt, also one that is still starting.
 
     Answered by `InstanceStopped` when it has terminated (`post_stop` is over), never earlier.
-    `reason` is `cause` in words.
+    `reason` is `cause` in words. With `unguarded` what is in its mailbox is handled although the
+    lease is lost; else it goes back to the proxies.
     """
 
     type_name: str
     attempt: int
     cause: StopCause
     reason: str
+    unguarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,17 @@ class SingletonReleased:
 
 
 @dataclass(frozen=True, slots=True)
+class OfferType:
+    """Show in this node's member record that it hosts the type, as `label`, in the place of what
+    it showed of it before; only where the node has `role`."""
+
+    type_name: str
+    label: str
+    role: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class WithdrawType:
-    """Take the type out of this node's member record: it will not be hosted here again."""
+    """Take the type out of this node's member record: it is not hosted here any more."""
 
     type_name: str

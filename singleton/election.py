@@ -9,7 +9,9 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import functools
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 
 from gossip.membership import Member, MembershipView, NodeId, Status
 
@@ -17,9 +19,43 @@ ASKABLE = frozenset({Status.UP, Status.LEAVING, Status.EXITING})
 """Members that can be running an instance as far as their status tells."""
 
 
-def hosted_type(type_name: str) -> str:
+_PREFIX = "singleton:"
+_SILENT, _UNDER = "!", "@"  # no type name has either in it
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """What a member's record says of a type that it hosts.
+
+    `terms` is what all that host it must agree about (`SingletonSettings.terms`); of a member
+    whose terms are others' nobody can tell whether its instance excludes theirs. With
+    `reaches_store` False its lease store does not answer it.
+    """
+
+    terms: str = ""
+    reaches_store: bool = True
+
+
+def hosted_type(type_name: str, terms: str = "", *, reaches_store: bool = True) -> str:
     """What a member that hosts `type_name` has among the types of its record."""
-    return f"singleton:{type_name}"
+    silent = "" if reaches_store else _SILENT
+    return f"{_PREFIX}{type_name}{silent}{_UNDER if terms else ''}{terms}"
+
+
+def hosted(member: Member, type_name: str) -> Hosted | None:
+    """What the member's record says of the type; None: it does not host it."""
+    return _hosted(member.types).get(type_name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _hosted(types: tuple[str, ...]) -> Mapping[str, Hosted]:
+    found = {}
+    for label in types:
+        if label.startswith(_PREFIX):
+            name, _, terms = label.removeprefix(_PREFIX).partition(_UNDER)
+            reaches_store = not name.endswith(_SILENT)
+            found[name.removesuffix(_SILENT)] = Hosted(terms, reaches_store)
+    return found
 
 
 def has_role(member: Member, role: str | None) -> bool:
@@ -58,16 +94,34 @@ def eligible(
     """Those of `members` (see `in_reach`) that may be elected, in their order.
 
     A holder hosts the type whether or not its record shows it already. `withdrawn` members said
-    that they will not host again.
+    that they will not host again. Whose terms are not those of `referee` may not host beside it.
     """
-    hosted = hosted_type(type_name)
-    return [
+    found = [
         member
         for member in members
         if has_role(member, role)
         and member.id not in withdrawn
-        and (hosted in member.types or member.id in holders)
+        and (member.id in holders or hosted(member, type_name) is not None)
     ]
+    oldest = referee(found, type_name, holders=holders)
+    if oldest is None:
+        return found
+    valid = hosted(oldest, type_name)
+    return [member for member in found if hosted(member, type_name) in _agreeing(valid)]
+
+
+def _agreeing(valid: Hosted | None) -> tuple[Hosted | None, ...]:
+    """All that say the same of the terms; None: what a holder's record does not show yet."""
+    terms = "" if valid is None else valid.terms
+    return (None, Hosted(terms, reaches_store=True), Hosted(terms, reaches_store=False))
+
+
+def referee(
+    members: Iterable[Member], type_name: str, *, holders: Collection[NodeId] = ()
+) -> Member | None:
+    """Whose terms are valid: the oldest holder's that shows some, else the oldest member's."""
+    shown = [member for member in members if hosted(member, type_name) is not None]
+    return next((member for member in shown if member.id in holders), next(iter(shown), None))
 
 
 def elected(candidates: list[Member], holders: Collection[NodeId]) -> Member | None:

@@ -72,6 +72,8 @@ class InstanceEvent(enum.StrEnum):
 
     STARTING = "starting"
     STARTED = "started"
+    SUSPENDED = "suspended"  # takes in no new message; handles what it has
+    RESUMED = "resumed"
     STOPPING = "stopping"
     STOPPED = "stopped"
 
@@ -97,6 +99,18 @@ class SingletonStateChanged:
     state: str
     host: NodeId | None
     attempt: int
+    explain: str
+
+
+@dataclass(frozen=True, slots=True)
+class TermsDiffer:
+    """Published, a warning: this node is not eligible, since its terms are not those of `other`.
+
+    `explain` names what differs. With `other` None they agree again.
+    """
+
+    type_name: str
+    other: NodeId | None
     explain: str
 
 

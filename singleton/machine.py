@@ -37,7 +37,15 @@ one that answered last must have asked the other after that, and the other no lo
 before it starts, and starts only if the answers still cover everybody then. A candidate that yields
 to an older one, or is not elected any more, drops it at once. When it is lost, the instance stops;
 only after it has terminated the lease is asked for again. In order the instance stops first, then
-the lease is released, then those that asked are told.
+the lease is released, then those that asked are told. While it is *at risk* no new message is taken
+in: what the instance has it handles, under its lease, and what comes waits in the proxies.
+
+A candidate whose store does not answer *it* for a ttl, while it does answer another eligible member
+(the records tell), is *unfit*: it withdraws until the store answers again, and the next one hosts.
+
+**Terms.** Members that host one type must agree about its role and its lease
+(`SingletonSettings.terms`, in their records). Those of the holder are valid, else those of the
+oldest; who has others is not eligible, and says so.
 
 **Leaving** or stopped by the user: out of the election at once, told to the next two eligible
 members so that they collect the other answers meanwhile; `NONE` goes to those that asked the
@@ -58,15 +66,20 @@ from dataclasses import dataclass
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
 from lease.events import (
+    LeaseAtRisk,
     LeaseAwaited,
     LeaseDenied,
     LeaseGranted,
     LeaseLost,
     LeaseReleased,
+    LeaseRenewed,
     LeaseUnknown,
+    StoreAnswers,
 )
+from lease.machine import LOOK_TIMEOUT_MAX_S
 from singleton.effects import (
     DropLease,
+    OfferType,
     RouteSingleton,
     SingletonReleased,
     StartInstance,
@@ -81,9 +94,11 @@ from singleton.election import (
     elected,
     eligible,
     has_role,
+    hosted,
     hosted_type,
     in_reach,
     peers_to_ask,
+    referee,
 )
 from singleton.events import (
     InstanceChanged,
@@ -96,12 +111,17 @@ from singleton.events import (
     SingletonStateChanged,
     StartRequested,
     StopRequested,
+    TermsDiffer,
     UniquenessNotProven,
 )
 from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, HostNotice, NoticeKind
-from singleton.settings import SingletonSettings
+from singleton.settings import SingletonSettings, differing
 
 HELPERS = 3
+DRAIN_LATE_MAX_S = 0.25
+"""A loss that is noticed later than this befell a process that stood still: it drains nothing."""
+HEARSAY_S = 1.0
+"""What a member's record shows of its store may be so old, beside the time until it looks again."""
 EPOCH_MAX = 2**62
 """A greater epoch than this is a peer's fault: one more must still fit the wire."""
 
@@ -132,6 +152,7 @@ class Trigger(enum.Enum):
     COVERED_WITHOUT_LEASE = enum.auto()  # the same, and a lease is needed yet
     GRANTED = enum.auto()  # the lease is ours, and everybody has still answered
     LEASE_LOST = enum.auto()
+    UNFIT = enum.auto()  # others reach the store, this node does not
     RELEASE_DUE = enum.auto()  # the instance has terminated, the lease is still ours
     STARTED = enum.auto()
     ENDED = enum.auto()  # the instance ended by itself
@@ -152,11 +173,13 @@ TRANSITIONS: dict[tuple[State, Trigger], tuple[State, str]] = {
     (S.ASKING, T.COVERED): (S.STARTING, "_take_office"),
     (S.ASKING, T.COVERED_WITHOUT_LEASE): (S.ACQUIRING, "_want_lease"),
     (S.ASKING, T.WITHDRAWN): (S.LATCHED, "_withdraw"),
+    (S.ASKING, T.UNFIT): (S.LATCHED, "_become_unfit"),
     (S.ACQUIRING, T.NOT_ELECTED): (S.STANDBY, "_drop_candidacy"),
     (S.ACQUIRING, T.ROUND_VOID): (S.ASKING, "_ask_again"),
     (S.ACQUIRING, T.GRANTED): (S.STARTING, "_take_office"),
     (S.ACQUIRING, T.LEASE_LOST): (S.ASKING, "_ask_again"),
     (S.ACQUIRING, T.WITHDRAWN): (S.RELEASING, "_withdraw_and_drop"),
+    (S.ACQUIRING, T.UNFIT): (S.RELEASING, "_become_unfit_and_drop"),
     (S.STARTING, T.STARTED): (S.RUNNING, "_note_start"),
     (S.STARTING, T.ENDED): (S.STARTING, "_restart_later"),
     (S.STARTING, T.RESTART_DUE): (S.STARTING, "_start_instance"),
@@ -261,6 +284,17 @@ class SingletonMachine:
         self._lease_said = ""
         self._lease_not_before = -math.inf  # it was lost: wait until then
         self._lease_watched = False
+        self._lease_late_s = 0.0  # for so long it was over when its loss was noticed
+        self._risk = ""  # why the lease may end; "": it is not at risk
+        self._store_heard_at = math.inf  # while it does not answer: when it did last
+        self._store_failed_at = math.inf  # and since when that is known
+        self._store_reached = False
+        self._store_said = ""
+        self._unfit = False  # the latch is for want of the store, and opens by itself
+        self._offered: str | None = None  # what our record shows of the type
+        self._routed: NodeId | None = None
+        self._suspended = False
+        self._differs: tuple[NodeId | None, str] = (None, "")
         self._out: list[object] = []
         self._shown: tuple[State, NodeId | None] | None = None
 
@@ -351,8 +385,11 @@ class SingletonMachine:
 
     def _is_back(self, before: Member | None, after: Member) -> bool:
         """True when the record of a withdrawn member shows the type again after it had not."""
-        hosted = hosted_type(self.type_name)
-        return before is not None and hosted not in before.types and hosted in after.types
+        return (
+            before is not None
+            and hosted(before, self.type_name) is None
+            and hosted(after, self.type_name) is not None
+        )
 
     def _note_former(self, view: MembershipView, now: float) -> None:
         """Keep asking, for a time, those that went without proof that their process ended."""
@@ -403,18 +440,21 @@ class SingletonMachine:
         if self._view is not None:
             self._reach = in_reach(self._view, undecided=self._settings.downing)
             self._peers = peers_to_ask(self._view, self._settings.role, ())
-        if self._latch:
+        if self._latch and not self._unfit:
             self._fire(Trigger.READMITTED, now)
 
     def _on_stop_request(self, event: StopRequested, now: float) -> None:
-        if not self._latch:
-            self._latch = "stopped by the user"
-            self._fire(Trigger.WITHDRAWN, now)
+        self._latch_by("stopped by the user", now)
 
     def _on_leave(self, event: LeaveStarted, now: float) -> None:
         self._leaving = True
-        if not self._latch:
-            self._latch = "this node leaves"
+        self._latch_by("this node leaves", now)
+
+    def _latch_by(self, why: str, now: float) -> None:
+        if self._unfit:  # it has withdrawn already; now it is for good
+            self._unfit, self._latch = False, why
+        elif not self._latch:
+            self._latch = why
             self._fire(Trigger.WITHDRAWN, now)
 
     def _on_pause(self, event: Paused, now: float) -> None:
@@ -424,7 +464,10 @@ class SingletonMachine:
             for peer, claim in self._claims.items()
         }
         if self.state in HOLDING:
-            self._notify(NoticeKind.HOLDS, self._told)
+            # Under a lease it may be over without our knowing it yet: whoever has it by now must
+            # not stand down for us.
+            if not self._settings.leased:
+                self._notify(NoticeKind.HOLDS, self._told)
         elif self.state in CANDIDATE:
             for asked in self._asked.values():
                 asked.heard_at = now
@@ -436,6 +479,13 @@ class SingletonMachine:
         match event.fact:
             case LeaseGranted():
                 self._lease_granted, self._lease_said = self._lease_wanted, ""
+                self._risk = ""
+            case LeaseRenewed():
+                self._risk = ""
+            case LeaseAtRisk():
+                self._risk = event.fact.why
+            case StoreAnswers():
+                self._on_store(event.fact, now)
             case LeaseDenied():
                 self._lease_said = f"it is held by {event.fact.holder}"
             case LeaseAwaited():
@@ -444,12 +494,44 @@ class SingletonMachine:
                 self._lease_said = f"nobody can tell who holds it: {event.fact.why}"
             case LeaseLost():
                 self._lease_wanted = self._lease_granted = False
-                self._lease_said = event.fact.why
+                self._lease_said, self._lease_late_s = event.fact.why, event.fact.late_s
+                self._risk = ""
                 self._lease_not_before = now + self._settings.acquire_retry_interval_s
                 if self.state in HOLDING or self.state is State.ACQUIRING:
                     self._fire(Trigger.LEASE_LOST, now)
             case LeaseReleased() if self._lease_dropped:
                 self._lease_dropped = False
+
+    def _on_store(self, fact: StoreAnswers, now: float) -> None:
+        self._store_reached = fact.answers
+        self._store_heard_at = math.inf if fact.answers else fact.heard_at
+        self._store_failed_at = math.inf if fact.answers else now
+        self._store_said = fact.why
+        if fact.answers and self._unfit:
+            self._unfit = False
+            self._fire(Trigger.READMITTED, now)
+
+    def _unfit_at(self) -> float:
+        """When it has been without the store for a ttl, while another one that may host is not.
+
+        Where the store fails everybody, the others' records do not show it before they have looked
+        at it again in vain.
+        """
+        settings = self._settings
+        if not settings.leased or self._view is None or self._store_heard_at == math.inf:
+            return math.inf
+        looked_s = settings.acquire_retry_interval_s + LOOK_TIMEOUT_MAX_S + HEARSAY_S
+        silent_at = self._store_heard_at + settings.lease_ttl_s
+        unfit_at = max(silent_at, self._store_failed_at + looked_s)
+        others = eligible(
+            self._reach, self.type_name, self._settings.role, withdrawn={*self._withdrawn}
+        )
+        for member in others:
+            shown = hosted(member, self.type_name)
+            well = shown is not None and shown.reaches_store
+            if well and member.id in self._told and member.id not in self._doubted:
+                return unfit_at
+        return math.inf
 
     # instances
 
@@ -597,6 +679,8 @@ class SingletonMachine:
             self._fire(trigger, now)
         self._watch_elders(now)
         self._watch_lease()
+        self._offer()
+        self._compare_terms()
         if self._leaving and self.state is State.LATCHED and not self._release_told:
             self._release_told = True
             self._out.append(SingletonReleased(self.type_name))
@@ -623,7 +707,7 @@ class SingletonMachine:
         if not is_elected:
             return Trigger.NOT_ELECTED
         if self.state in CANDIDATE:
-            return self._due_of_candidate(now)
+            return Trigger.UNFIT if now >= self._unfit_at() else self._due_of_candidate(now)
         if self.state is State.STARTING and not self._live and now >= self._restart_at:
             return Trigger.RESTART_DUE
         return None
@@ -701,18 +785,60 @@ class SingletonMachine:
             self._notify(NoticeKind.HOLDS, self._told)
 
     def _watch_lease(self) -> None:
-        wanted = self._settings.leased and self._hosts and not self._latch
+        wanted = self._settings.leased and self._hosts and (not self._latch or self._unfit)
         if wanted is not self._lease_watched:
             self._lease_watched = wanted
             self._out.append(WatchLease(self.type_name, wanted))
 
+    def _offer(self) -> None:
+        """Show in our record that this node hosts, and on which terms. A leave changes nothing: the
+        record goes with the process."""
+        settings = self._settings
+        label = None
+        if self._hosts and not self._latch:
+            reached = self._store_reached or not settings.leased
+            label = hosted_type(self.type_name, settings.terms, reaches_store=reached)
+        if label == self._offered or self._leaving:
+            return
+        self._offered = label
+        if label is None:
+            self._out.append(WithdrawType(self.type_name))
+        else:
+            self._out.append(OfferType(self.type_name, label, settings.role))
+
+    def _compare_terms(self) -> None:
+        differs: tuple[NodeId | None, str] = (None, "")
+        if self._hosts and not self._latch and self.state not in HOLDING:
+            oldest = referee(
+                (member for member in self._reach if member.id not in self._withdrawn),
+                self.type_name,
+                holders=set(self._claims),
+            )
+            shown = None if oldest is None else hosted(oldest, self.type_name)
+            if oldest is not None and shown is not None and oldest.id != self.self_id:
+                words = differing(self._settings.terms, shown.terms)
+                differs = (oldest.id, words) if words else differs
+        if differs != self._differs:
+            self._differs = differs
+            self._out.append(Publish(TermsDiffer(self.type_name, *differs)))
+
     def _show(self, now: float) -> None:
-        host = self._route()
-        if host != self.host:
-            former, self.host = self.host, host
+        host = self._host_to_show()
+        # While the lease is at risk messages wait here: what is taken in may not be handled.
+        routed = None if self._risk and host == self.self_id else host
+        if routed != self._routed:
+            former, self._routed = self._routed, routed
             claim = self._claims.get(host) if host is not None else None
             epoch = self._epoch if host == self.self_id else claim.epoch if claim else 0
-            self._out.append(RouteSingleton(self.type_name, host, epoch, former in self._told))
+            self._out.append(RouteSingleton(self.type_name, routed, epoch, former in self._told))
+        self.host = host
+        suspended = bool(self._risk) and self.state is State.RUNNING
+        if suspended is not self._suspended:
+            self._suspended = suspended
+            if suspended:
+                self._history(InstanceEvent.SUSPENDED, f"its lease is at risk: {self._risk}")
+            elif self.state is State.RUNNING:
+                self._history(InstanceEvent.RESUMED, "")
         if (self.state, host) != self._shown:
             self._shown = (self.state, host)
             fact = SingletonStateChanged(
@@ -720,8 +846,8 @@ class SingletonMachine:
             )
             self._out.append(Publish(fact))
 
-    def _route(self) -> NodeId | None:
-        """Where messages go: never to ourselves before the instance takes them."""
+    def _host_to_show(self) -> NodeId | None:
+        """Who hosts: never ourselves before the instance takes messages."""
         if self.state is State.RUNNING:
             return self.self_id
         host = self._elected()
@@ -754,6 +880,7 @@ class SingletonMachine:
             anyway_at = self._hosts_anyway_at()
             if self.state is State.ASKING and self._settings.leased:
                 anyway_at = max(anyway_at, self._lease_not_before)
+            due.append(self._unfit_at())
             if anyway_at > now:  # else it waits for the lease, not for time
                 due.append(anyway_at)
         return min(due)
@@ -806,8 +933,24 @@ class SingletonMachine:
         self._stopping_since, self._stop_reason = now, self._latch
         self._drop_lease(now)
 
+    def _become_unfit(self, now: float) -> None:
+        self._unfit = True
+        self._latch = (
+            f"its lease store has not answered this node for {now - self._store_heard_at:.1f} s "
+            f"({self._store_said}), and it does answer others"
+        )
+        self._withdraw(now)
+
+    def _become_unfit_and_drop(self, now: float) -> None:
+        self._become_unfit(now)
+        self._stopping_since, self._stop_reason = now, self._latch
+        self._drop_lease(now)
+
     def _lose_lease(self, now: float) -> None:
-        self._stop_instance(now, StopCause.LEASE_LOST, f"its lease was lost: {self._lease_said}")
+        in_time = self._lease_late_s <= DRAIN_LATE_MAX_S
+        unguarded = self._settings.on_lease_lost == "drain" and in_time
+        why = f"its lease was lost: {self._lease_said}"
+        self._stop_instance(now, StopCause.LEASE_LOST, why, unguarded=unguarded)
 
     def _take_office(self, now: float) -> None:
         silent = {
@@ -858,20 +1001,20 @@ class SingletonMachine:
         cause = StopCause.LEAVING if self._leaving else StopCause.STOPPED
         self._stop_instance(now, cause, self._latch)
 
-    def _stop_instance(self, now: float, cause: StopCause, reason: str) -> None:
+    def _stop_instance(
+        self, now: float, cause: StopCause, reason: str, *, unguarded: bool = False
+    ) -> None:
         self._stopping_since = now
         self._stop_reason = reason
         if self._live:
             self._history(InstanceEvent.STOPPING, reason)
-            self._out.append(StopInstance(self.type_name, self.attempt, cause, reason))
+            self._out.append(StopInstance(self.type_name, self.attempt, cause, reason, unguarded))
 
     def _withdraw(self, now: float) -> None:
         self._asked.clear()
         self._round += 1
         if self._hosts:
             self._notify(NoticeKind.WITHDRAWN, self._next_eligible())
-            if not self._leaving:
-                self._out.append(WithdrawType(self.type_name))
 
     def _readmit(self, now: float) -> None:
         self._latch = ""
@@ -890,7 +1033,6 @@ class SingletonMachine:
     def _end_tenure(self, now: float) -> None:
         self._latch = f"its instance ended by itself: {self._end_reason or 'no reason given'}"
         self._stopping_since, self._stop_reason = now, self._latch
-        self._out.append(WithdrawType(self.type_name))
 
     # helpers
 
@@ -992,7 +1134,11 @@ class SingletonMachine:
             return f"waiting for the lease: {self._lease_said or 'it is asked for'}"
         if self.state is State.ASKING:
             return self._explain_asking(now)
-        here = f"not hosted here again: {self._latch}; " if self._latch else ""
+        again = "for now" if self._unfit else "again"
+        here = f"not hosted here {again}: {self._latch}; " if self._latch else ""
+        other, differs = self._differs
+        if other is not None:
+            here = f"not hosted here: its {differs} is not as at {other.address}; "
         return here + self._explain_standby()
 
     def _explain_running(self) -> str:
@@ -1000,6 +1146,8 @@ class SingletonMachine:
             self._reach, self.type_name, self._settings.role, holders={self.self_id}
         )
         older = candidates[0] if candidates else None
+        if self._risk:
+            return f"runs here, and takes in no new message: its lease may end ({self._risk})"
         if self._unproven:
             silent = ", ".join(peer.address for peer in sorted(self._unproven))
             return f"runs here, and may run at {silent} too: no answer came from there"

@@ -35,18 +35,8 @@ from lease.wall_watch import WallWatch
 
 NAME = "ledger"
 TTL_S = 15.0
-WHAT_HAPPENS = (
-    "want",
-    "want",
-    "want",
-    "unwant",
-    "watch",
-    "pause",
-    "store",
-    "calm",
-    "jump",
-    "clock",
-)
+WANTS = ("want", "want", "want", "unwant", "watch")
+WHAT_HAPPENS = (*WANTS, "pause", "store", "calm", "jump", "clock")
 
 
 @dataclass
@@ -93,8 +83,8 @@ class World:
 
     `freezes`: whole machines are frozen, their clocks with them, and only their wall clocks are
     right afterwards; else these are set an hour forward and back. Never both: what is set back by
-    as much as it was frozen looks as if nothing had happened, and no local clock can tell. `watches`
-    is the tolerance of their wall watches, in parts of the margin.
+    as much as it was frozen looks as if nothing had happened, and no local clock can tell.
+    `watches` is the tolerance of their wall watches, in parts of the margin.
     """
 
     def __init__(

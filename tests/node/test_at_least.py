@@ -122,7 +122,9 @@ async def test_a_lease_is_proven_by_its_store() -> None:
     assert await lease.acquire()
     gate = Gate(lease._clock, lambda resume: None, lambda name: None)
     gate.extend(lease.valid_until)
-    authority = LeasedAuthority(gate, lease)
+    authority = LeasedAuthority(
+        gate, lease, Gate(lease._clock, lambda resume: None, lambda name: None)
+    )
     assert authority.longest_s == pytest.approx(12.5)
     before = lease.valid_until
     await authority.prove()

@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 
 from gossip.membership import Member, NodeId, Status
-from singleton.election import elected, eligible, in_reach, peers_to_ask
-from singleton.settings import SingletonSettings
+from singleton.election import (
+    Hosted,
+    elected,
+    eligible,
+    hosted,
+    hosted_type,
+    in_reach,
+    peers_to_ask,
+)
+from singleton.settings import SingletonSettings, differing, terms_of
 from tests.singleton.worlds import TYPE, A, B, C, member, node, view
 
 WORKERS = [member("a"), member("b", roles=("worker",)), member("c", roles=("worker",))]
@@ -73,6 +81,64 @@ def test_only_members_that_host_the_type_are_elected_but_a_host_is_one() -> None
     assert host(members, holders=(A,)) == A
 
 
+def test_what_a_record_says_of_a_type() -> None:
+    for terms in ("", "worker", "worker;1;2;15"):
+        for reaches_store in (True, False):
+            label = hosted_type(TYPE, terms, reaches_store=reaches_store)
+            shown = hosted(member("a", types=(f"singleton:{TYPE}r", label, "shard:x")), TYPE)
+            assert shown == Hosted(terms, reaches_store)
+    assert hosted(member("a", types=("singleton:ledge", "ledger")), TYPE) is None
+
+
+@pytest.mark.parametrize(
+    ("terms", "holders", "expected"),
+    [
+        ("x x x", (), "a b c"),
+        ("x y x", (), "a c"),
+        ("x y y", (B,), "b c"),  # a holder's are valid, whoever is older
+        ("x y y", (A, B), "a"),
+        ("- y x", (), "b"),
+        ("- y x", (A,), "a b"),  # what a holder's record does not show yet is no difference
+    ],
+)
+def test_who_has_other_terms_is_not_eligible(
+    terms: str, holders: tuple[NodeId, ...], expected: str
+) -> None:
+    members = [
+        member(name, types=() if each == "-" else (hosted_type(TYPE, each),))
+        for name, each in zip("abc", terms.split(), strict=True)
+    ]
+    found = eligible(in_reach(view("c", members)), TYPE, None, holders=holders)
+    assert [each.name for each in found] == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "words"),
+    [
+        (terms_of("a"), terms_of("a"), ""),
+        (terms_of("a"), terms_of(None), "role (a here, none there)"),
+        (
+            terms_of(None),
+            terms_of(None, store="s", lease="n", ttl_s=15.0),
+            "one is under a lease, and the other is not",
+        ),
+        (
+            terms_of(None, store="s", lease="n", ttl_s=15.0),
+            terms_of("a", store="t", lease="m", ttl_s=0.5),
+            "role (none here, a there) and lease store and lease name and "
+            "lease ttl (15 here, 0.5 there)",
+        ),
+        (
+            terms_of("a;b", store="s", lease="n", ttl_s=15.0),
+            terms_of("a;b", store="s", lease="n", ttl_s=3.0),
+            "lease ttl (15 here, 3 there)",
+        ),
+    ],
+)
+def test_what_differs_is_named(ours: str, theirs: str, words: str) -> None:
+    assert differing(ours, theirs) == words
+
+
 def test_everybody_whose_instance_may_be_alive_is_asked() -> None:
     members = [
         member("a"),
@@ -100,9 +166,15 @@ def test_everybody_whose_instance_may_be_alive_is_asked() -> None:
         ("claim_timeout_s", 2.0),
         ("buffer_size", 0),
         ("former_max", -1),
+        ("lease_ttl_s", 0.0),
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(field: str, value: float) -> None:
     wrong: dict[str, Any] = {field: value}
     with pytest.raises(ValueError, match=f"{field}={value}"):
         SingletonSettings(**wrong)
+
+
+def test_what_becomes_of_a_lost_lease_has_two_answers() -> None:
+    with pytest.raises(ValueError, match="on_lease_lost='go on' must be 'stop' or 'drain'"):
+        SingletonSettings(on_lease_lost="go on")

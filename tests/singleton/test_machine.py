@@ -14,15 +14,19 @@ import pytest
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.membership import Cause, NodeId, Status
 from lease.events import (
+    LeaseAtRisk,
     LeaseAwaited,
     LeaseDenied,
     LeaseGranted,
     LeaseLost,
     LeaseReleased,
+    LeaseRenewed,
     LeaseUnknown,
+    StoreAnswers,
 )
 from singleton.effects import (
     DropLease,
+    OfferType,
     SingletonReleased,
     StartInstance,
     StopCause,
@@ -31,6 +35,7 @@ from singleton.effects import (
     WatchLease,
     WithdrawType,
 )
+from singleton.election import hosted_type
 from singleton.events import (
     InstanceChanged,
     InstanceFailed,
@@ -41,10 +46,18 @@ from singleton.events import (
     SingletonStateChanged,
     StartRequested,
     StopRequested,
+    TermsDiffer,
 )
-from singleton.machine import TRANSITIONS, SingletonMachine, State, Trigger, answer_unhosted
+from singleton.machine import (
+    DRAIN_LATE_MAX_S,
+    TRANSITIONS,
+    SingletonMachine,
+    State,
+    Trigger,
+    answer_unhosted,
+)
 from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, NoticeKind
-from singleton.settings import SingletonSettings
+from singleton.settings import SingletonSettings, terms_of
 from tests.singleton.worlds import (
     TYPE,
     A,
@@ -72,6 +85,10 @@ ONE_SHOT = SingletonSettings(restart_on_termination=False)
 LEASED = SingletonSettings(leased=True)
 GRANTED = LeaseTold(TYPE, LeaseGranted("lease", 7, 100.0))
 LOST = LeaseTold(TYPE, LeaseLost("lease", "a has taken it"))
+SILENT = LeaseTold(TYPE, StoreAnswers("lease", False, 0.0, "down"))
+ANSWERS = LeaseTold(TYPE, StoreAnswers("lease", True, 30.0))
+AT_RISK = LeaseTold(TYPE, LeaseAtRisk("lease", 2.5, "down"))
+RENEWED = LeaseTold(TYPE, LeaseRenewed("lease", 7, 100.0))
 RELEASED = LeaseTold(TYPE, LeaseReleased("lease", confirmed=True))
 
 A_CUT_OFF = view("b", unreachable="a")
@@ -143,6 +160,12 @@ def stops_for_good(made: Recorder) -> None:
     made.handle(InstanceStopped(TYPE, 1), 1.0)
 
 
+def misses_the_store(made: Recorder) -> None:
+    made.handle(SILENT, 1.0)
+    made.handle(view("b", unreachable="a"), 1.0)
+    made.tick(LEASED.lease_ttl_s)
+
+
 def feed(*events: object) -> Callable[[Recorder], None]:
     def run(made: Recorder) -> None:
         for event in events:
@@ -167,6 +190,8 @@ ROWS: dict[tuple[State, Trigger], Callable[[Recorder], None]] = {
     (S.ACQUIRING, T.GRANTED): feed(GRANTED),
     (S.ACQUIRING, T.LEASE_LOST): feed(LOST),
     (S.ACQUIRING, T.WITHDRAWN): feed(STOP),
+    (S.ASKING, T.UNFIT): misses_the_store,
+    (S.ACQUIRING, T.UNFIT): misses_the_store,
     (S.STARTING, T.STARTED): feed(InstanceStarted(TYPE, 1)),
     (S.STARTING, T.LEASE_LOST): feed(LOST),
     (S.RUNNING, T.LEASE_LOST): feed(LOST),
@@ -200,7 +225,7 @@ def test_the_rows_are_the_table() -> None:
 @pytest.mark.parametrize(("state", "trigger"), ROWS, ids=lambda each: each.name.lower())
 def test_transition(state: State, trigger: Trigger) -> None:
     settings = ONE_SHOT if trigger is T.ENDED_FOR_GOOD else None
-    if trigger in (T.COVERED_WITHOUT_LEASE, T.LEASE_LOST, T.RELEASE_DUE):
+    if trigger in (T.COVERED_WITHOUT_LEASE, T.LEASE_LOST, T.RELEASE_DUE, T.UNFIT):
         settings = LEASED
     made = in_state(state, settings)
     made.fired.clear()
@@ -866,6 +891,189 @@ def test_who_may_host_watches_the_lease_from_the_start() -> None:
     assert WatchLease(TYPE, True) in made.handle(StartRequested(TYPE, LEASED), 0.0)
     assert WatchLease(TYPE, False) in made.handle(STOP, 0.0)
     assert of(WatchLease, Recorder(SingletonSettings()).handle(START, 0.0)) == []
+
+
+# a lease at risk
+
+
+def events_of(effects: list[object]) -> list[tuple[str, str]]:
+    """The lines of the history."""
+    return [
+        (effect.fact.event.value, effect.fact.detail)
+        for effect in effects
+        if isinstance(effect, Publish) and isinstance(effect.fact, InstanceChanged)
+    ]
+
+
+def test_at_risk_no_new_message_comes_in_until_it_is_renewed() -> None:
+    """The instance goes on with what it has; what comes waits in the proxies."""
+    made = in_state(S.RUNNING, LEASED)
+    effects = made.handle(AT_RISK, 1.0)
+    assert routes(effects) == [None]
+    assert events_of(effects) == [("suspended", "its lease is at risk: down")]
+    assert made.host == B, "it hosts all the same"
+    assert at(made) is S.RUNNING
+    assert "takes in no new message: its lease may end (down)" in made.explain(1.0)
+    effects = made.handle(RENEWED, 2.0)
+    assert routes(effects) == [B]
+    assert events_of(effects) == [("resumed", "")]
+
+
+def test_a_loss_ends_the_risk_with_the_instance() -> None:
+    made = in_state(S.RUNNING, LEASED)
+    made.handle(AT_RISK, 1.0)
+    assert events_of(made.handle(LOST, 2.0)) == [("stopping", "its lease was lost: a has taken it")]
+    made.handle(InstanceStopped(TYPE, 1), 2.0)
+    covered(made, 3.0)
+    made.tick(8.0)
+    made.handle(GRANTED, 9.0)
+    assert routes(made.handle(InstanceStarted(TYPE, 2), 9.0)) == [B]
+
+
+def test_an_instance_that_starts_at_risk_takes_nothing_in_yet() -> None:
+    made = in_state(S.STARTING, LEASED)
+    made.handle(AT_RISK, 1.0)
+    assert routes(made.handle(InstanceStarted(TYPE, 1), 1.0)) == []
+    assert routes(made.handle(RENEWED, 2.0)) == [B]
+
+
+@pytest.mark.parametrize(
+    ("on_lease_lost", "late_s", "unguarded"),
+    [
+        ("stop", 0.0, False),
+        ("drain", 0.0, True),
+        ("drain", DRAIN_LATE_MAX_S, True),
+        ("drain", DRAIN_LATE_MAX_S + 0.01, False),
+    ],
+)
+def test_after_a_loss_the_mailbox_is_handled_only_where_that_is_wanted(
+    on_lease_lost: str, late_s: float, unguarded: bool
+) -> None:
+    """Never after a deadline that passed over a process which stood still."""
+    made = in_state(S.RUNNING, replace(LEASED, on_lease_lost=on_lease_lost))
+    lost = LeaseTold(TYPE, LeaseLost("lease", "no renewal", late_s))
+    (stop,) = of(StopInstance, made.handle(lost, 1.0))
+    assert isinstance(stop, StopInstance)
+    assert stop.unguarded is unguarded
+
+
+def test_other_stops_are_never_unguarded() -> None:
+    made = in_state(S.RUNNING, replace(LEASED, on_lease_lost="drain"))
+    (stop,) = of(StopInstance, made.handle(STOP, 1.0))
+    assert isinstance(stop, StopInstance)
+    assert not stop.unguarded
+
+
+# a store that answers others
+
+
+def test_who_does_not_reach_the_store_for_a_ttl_lets_another_one_host() -> None:
+    """Unfit: while the records say that the store does answer somebody else who may host."""
+    made = in_state(S.ACQUIRING)
+    made.handle(SILENT, 1.0)
+    assert made.deadline <= LEASED.lease_ttl_s
+    assert at(made) is S.ACQUIRING
+    effects = made.tick(LEASED.lease_ttl_s)
+    assert of(DropLease, effects) == [DropLease(TYPE)]
+    assert of(WithdrawType, effects) == [WithdrawType(TYPE)]
+    assert notices(effects, NoticeKind.WITHDRAWN) == [C], "who is next hears it at once"
+    assert of(WatchLease, effects) == [], "it looks at the store on and on"
+    made.handle(RELEASED, 16.0)
+    assert at(made) is S.LATCHED
+    assert "not hosted here for now: its lease store has not answered" in made.explain(16.0)
+
+
+def test_what_others_look_at_is_waited_for_first() -> None:
+    """Where the store fails everybody, each learns it with its own next look."""
+    made = in_state(S.ACQUIRING, replace(LEASED, lease_ttl_s=3.0))
+    made.handle(SILENT, 1.0)
+    made.tick(8.9)
+    assert at(made) is S.ACQUIRING
+    made.tick(9.0)  # 1 s + acquire_retry_interval_s + the timeout of a look + 1 s
+    assert at(made) is S.RELEASING
+
+
+@pytest.mark.parametrize("why", ["none well", "unreachable", "answers", "not hosting"])
+def test_who_is_no_worse_off_than_the_others_goes_on(why: str) -> None:
+    made = in_state(S.ACQUIRING)
+    made.handle(SILENT, 1.0)
+    silent = hosted_type(TYPE, reaches_store=False)
+    match why:
+        case "none well":
+            members = [member(each, types=(silent,)) for each in "abc"]
+            made.handle(view("b", members, unreachable="a"), 2.0)
+        case "not hosting":
+            members = [member("a"), member("b"), member("c", types=())]
+            made.handle(view("b", members, unreachable="a"), 2.0)
+        case "unreachable":
+            made.handle(view("b", unreachable="a c"), 2.0)
+        case "answers":
+            made.handle(ANSWERS, 2.0)
+    made.tick(100.0)
+    assert at(made) is S.ACQUIRING
+
+
+def test_fit_again_it_may_host_again() -> None:
+    made = in_state(S.ACQUIRING)
+    misses_the_store(made)
+    made.handle(RELEASED, 20.0)
+    effects = made.handle(ANSWERS, 30.0)
+    assert of(OfferType, effects) == [OfferType(TYPE, hosted_type(TYPE), None)]
+    assert at(made) is S.ASKING, "it is the oldest in reach, and asks like anybody"
+
+
+@pytest.mark.parametrize("event", [STOP, LeaveStarted()])
+def test_who_is_stopped_while_it_is_unfit_stays_stopped(event: object) -> None:
+    made = in_state(S.ACQUIRING)
+    misses_the_store(made)
+    made.handle(RELEASED, 20.0)
+    made.handle(event, 21.0)
+    made.handle(ANSWERS, 30.0)
+    assert at(made) is S.LATCHED
+
+
+def test_the_record_shows_whether_the_store_answers() -> None:
+    """It does not before its first answer."""
+    made = Recorder(LEASED)
+    silent = OfferType(TYPE, hosted_type(TYPE, reaches_store=False), None)
+    well = OfferType(TYPE, hosted_type(TYPE), None)
+    assert of(OfferType, made.handle(StartRequested(TYPE, LEASED), 0.0)) == [silent]
+    assert of(OfferType, made.handle(ANSWERS, 0.1)) == [well]
+    assert of(OfferType, made.handle(SILENT, 1.0)) == [silent]
+    assert of(OfferType, Recorder(SingletonSettings()).handle(START, 0.0)) == [well]
+
+
+# terms
+
+
+def under(terms: str) -> tuple[str, ...]:
+    return (hosted_type(TYPE, terms),)
+
+
+def test_who_has_other_terms_than_the_oldest_does_not_host_and_says_so() -> None:
+    """Two stores exclude nobody from each other."""
+    ours = terms_of(None, store="sqlite:b", lease="x", ttl_s=15.0)
+    theirs = terms_of(None, store="sqlite:a", lease="x", ttl_s=20.0)
+    made = Recorder(replace(LEASED, terms=ours))
+    made.handle(StartRequested(TYPE, replace(LEASED, terms=ours)), 0.0)
+    members = [member("a", types=under(theirs)), member("b", types=under(ours))]
+    effects = made.handle(view("b", members), 0.0)
+    words = "lease store and lease ttl (15 here, 20 there)"
+    assert Publish(TermsDiffer(TYPE, A, words)) in effects
+    assert made.explain(0.0).startswith(f"not hosted here: its {words} is not as at {A.address}; ")
+    assert at(made) is S.STANDBY
+    effects = made.handle(view("b", members[1:], gone={A: Cause.CRASHED}), 1.0)
+    assert Publish(TermsDiffer(TYPE, None, "")) in effects
+    assert at(made) is not S.STANDBY, "then it is the oldest, and its terms are valid"
+
+
+def test_the_terms_of_a_running_host_are_valid_also_for_older_members() -> None:
+    made = in_state(S.RUNNING)
+    older = [member("a", types=under("other")), member("b"), member("c")]
+    effects = made.handle(view("b", older), 1.0)
+    assert at(made) is S.RUNNING
+    assert stopped(effects) == []
+    assert made.host == B
 
 
 # words
