@@ -171,6 +171,11 @@ class Lease:
         return None if self._keeper is None else self._keeper.seen_ago_s
 
     @property
+    def store_answers(self) -> bool | None:
+        """Whether the store answers this process at all (`StoreAnswers`); None: not asked yet."""
+        return None if self._keeper is None else self._keeper.machine.store_answers
+
+    @property
     def state(self) -> State:
         """Where it stands; `HELD` alone does not allow to act."""
         return State.IDLE if self._keeper is None else self._keeper.state

@@ -36,7 +36,7 @@ from singleton.events import (
     StopRequested,
 )
 from singleton.machine import State
-from singleton.settings import terms_of
+from singleton.settings import SingletonSettings, terms_of
 
 if TYPE_CHECKING:
     from lease import Lease
@@ -211,39 +211,40 @@ class Singletons:
                 "give the other singleton another name"
             )
         settings = self._settings.singleton(role)
+        chosen: dict[str, Any] = {
+            "hand_over_timeout_s": hand_over_timeout_s,
+            "buffer_size": buffer_size,
+            "acquire_retry_interval_s": acquire_retry_interval_s,
+        }
         try:
             settings = replace(
                 settings,
                 terms=terms_of(role),
                 on_lease_lost=on_lease_lost,
-                hand_over_timeout_s=(
-                    settings.hand_over_timeout_s
-                    if hand_over_timeout_s is None
-                    else hand_over_timeout_s
-                ),
-                buffer_size=settings.buffer_size if buffer_size is None else buffer_size,
                 restart_on_termination=restart_on_termination,
                 leased=kind.lease is not None,
-                acquire_retry_interval_s=(
-                    settings.acquire_retry_interval_s
-                    if acquire_retry_interval_s is None
-                    else acquire_retry_interval_s
-                ),
+                **{name: value for name, value in chosen.items() if value is not None},
             )
         except ValueError as error:
             raise SettingsError(f"singleton {type_name!r}: {error}") from error
         if kind.lease is not None:
-            lease = self._host.leases.leases.get(type_name)
-            if lease is None:
-                lease = self._lease_of(type_name, kind.lease)
-                self._host.leases.add(type_name, lease)
-            store, named = lease.store.identity, lease.settings
-            terms = terms_of(role, store=store, lease=named.name, ttl_s=named.ttl_s)
-            settings = replace(settings, terms=terms, lease_ttl_s=named.ttl_s)
+            settings = self._under_lease(type_name, kind, settings)
         self._host.kinds[type_name] = kind
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(StartRequested(type_name, settings))
         return proxy.ref
+
+    def _under_lease(
+        self, type_name: str, kind: _Kind, settings: SingletonSettings
+    ) -> SingletonSettings:
+        """With its lease, made at the first start, and what all members must agree about."""
+        lease = self._host.leases.leases.get(type_name)
+        if lease is None:
+            lease = self._lease_of(type_name, kind.lease)
+            self._host.leases.add(type_name, lease)
+        store, named = lease.store.identity, lease.settings
+        terms = terms_of(kind.role, store=store, lease=named.name, ttl_s=named.ttl_s)
+        return replace(settings, terms=terms, lease_ttl_s=named.ttl_s)
 
     def _lease_of(self, type_name: str, given: object) -> Lease:
         from lease import Lease  # most nodes need none

@@ -142,6 +142,8 @@ class Leases:
                     "held_by_us": held,
                     "token": None if token is None else str(token),
                     "valid_for_s": round(lease.remaining_s(), 3) if held else None,
+                    "at_risk": lease.is_at_risk,
+                    "store_answers": lease.store_answers,
                     "seen_ago_s": None if seen is None else round(seen, 3),
                     "explain": lease.explain(),
                 }

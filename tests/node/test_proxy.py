@@ -19,6 +19,7 @@ from node.mailbox import Delivery
 from node.proxy import DRAIN_TIMEOUT_S, HOPS_MAX, PREFIX, RETRY_S, DrainMark, SingletonProxies
 from node.ref import ActorRef
 from node.runtime import Runtime
+from node.supervision import StopCause, StopReason
 from singleton.effects import RouteSingleton
 from tests.node.stage import Add, Greet, Stage, Wire
 
@@ -101,14 +102,20 @@ class Trio(Stage):
 
     def start(self, node: NodeId) -> ActorRef[Any]:
         """Start the instance there."""
-        instance = self.nodes[node].spawn_at(PREFIX + TYPE, Ledger, (self.log,))
+        instance = self.nodes[node].spawn_at(
+            PREFIX + TYPE,
+            Ledger,
+            (self.log,),
+            gated=True,
+            hand_back=lambda deliveries: self.proxies[node].hand_back(TYPE, deliveries),
+        )
         self.settle()
         return instance
 
-    def stop(self, node: NodeId) -> None:
+    def stop(self, node: NodeId, cause: StopCause = StopCause.STOPPED) -> None:
         """Order the instance there to stop."""
         runtime = self.nodes[node]
-        runtime.stop(runtime.ref_at(None, PREFIX + TYPE))
+        runtime.stop(runtime.ref_at(None, PREFIX + TYPE), StopReason(cause))
 
     def greet(self, node: NodeId, *names: str) -> None:
         """Tell the singleton from this node."""
@@ -534,3 +541,106 @@ def test_drain_mark_that_is_lost_is_no_dead_letter_of_the_user(trio: Trio) -> No
         trio.nodes[A].dead_letter(Delivery(DrainMark(), None, None, path), path, Why.SHUTDOWN)
     assert trio.letters == []
     assert trio.nodes[A].counters == {"own messages lost: shutdown": 3}
+
+
+# Handed back
+
+
+def lose(trio: Trio, node: NodeId, cause: StopCause = StopCause.LEASE_LOST) -> None:
+    """The instance there may not act any more, and is told to stop."""
+    trio.nodes[node].gate.extend(0.0)
+    trio.stop(node, cause)
+    trio.settle()
+
+
+def test_what_an_instance_has_not_handled_goes_to_the_next_one_in_its_order(trio: Trio) -> None:
+    """S9: before what came later; and asks are answered from there."""
+    trio.start(A)
+    trio.route(A)
+    trio.nodes[A].gate.extend(0.0)
+    trio.greet(A, "a1")
+    asks = [trio.loop.create_task(trio.ref(node).ask(Add(1))) for node in (B, A)]
+    trio.run_for(0.1)
+    trio.greet(C, "c1")
+    trio.run_for(0.1)
+    trio.route(None)
+    trio.greet(A, "a2")
+    trio.greet(C, "c2")
+    trio.stop(A, StopCause.LEASE_LOST)
+    trio.settle()
+    assert trio.log == []
+    assert trio.proxies[A].get(TYPE).held_count == 5
+    assert trio.nodes[A].counters["singleton: handed back"] == 4
+    trio.start(C)
+    trio.route(C)
+    trio.run_for(0.1)
+    assert sorted(trio.log) == ["+1", "+1", "a1", "a2", "c1", "c2"]
+    assert trio.log.index("a1") < trio.log.index("a2")
+    assert trio.log.index("c1") < trio.log.index("c2"), "though c2 is held where the instance is"
+    assert sorted(ask.result() for ask in asks) == [1, 2]
+    assert trio.letters == []
+
+
+def test_where_the_next_host_is_known_they_leave_at_once(trio: Trio) -> None:
+    trio.start(A)
+    trio.route(A)
+    trio.nodes[A].gate.extend(0.0)
+    trio.greet(A, "a1", "a2")
+    trio.settle()
+    trio.start(B)
+    trio.route(B)
+    lose(trio, A)
+    trio.run_for(0.1)
+    assert trio.log == ["a1", "a2"]
+
+
+def test_with_a_full_buffer_the_newest_are_dropped(trio: Trio) -> None:
+    proxy = trio.proxies[A].get(TYPE, buffer_size=3)
+    trio.start(A)
+    trio.route(A)
+    trio.nodes[A].gate.extend(0.0)
+    trio.greet(A, "1", "2")
+    trio.settle()
+    trio.route(None)
+    trio.greet(A, "3", "4")
+    lose(trio, A)
+    assert proxy.held_count == 3
+    assert [letter.message for letter in trio.letters] == [Greet("4")]
+
+
+@pytest.mark.parametrize(
+    ("cause", "letters"),
+    [
+        (StopCause.LEASE_LOST, 0),
+        (StopCause.HANDED_OVER, 0),
+        (StopCause.LEAVING, 0),
+        (StopCause.STOPPED, 0),
+        (StopCause.FAILED, 1),
+    ],
+)
+def test_only_what_has_a_successor_hands_back(trio: Trio, cause: StopCause, letters: int) -> None:
+    trio.start(A)
+    trio.route(A)
+    trio.nodes[A].gate.extend(0.0)
+    trio.greet(A, "1")
+    trio.settle()
+    lose(trio, A, cause)
+    assert len(trio.letters) == letters
+    assert trio.proxies[A].get(TYPE).held_count == 1 - letters
+
+
+def test_what_is_meant_for_this_very_instance_is_not_handed_on(trio: Trio) -> None:
+    instance = trio.start(A)
+    trio.route(A)
+    trio.nodes[A].gate.extend(0.0)
+    instance.tell(Greet("you"))
+    trio.greet(A, "anybody")
+    trio.settle()
+    lose(trio, A)
+    assert [letter.message for letter in trio.letters] == [Greet("you")]
+    assert trio.proxies[A].get(TYPE).held_count == 1
+
+
+def test_without_a_proxy_they_are_dead_letters(trio: Trio) -> None:
+    trio.proxies[A].hand_back("unknown", [Delivery(Greet("1"), None, None, PREFIX + "unknown")])
+    assert [(letter.message, letter.why) for letter in trio.letters] == [(Greet("1"), Why.STOPPED)]
