@@ -100,6 +100,13 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
         parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the member to down")
         waits = "wait so long until it is down"
         timeout_s = DOWN_TIMEOUT_S
+    if name == MOVE:
+        parser.add_argument("name", metavar="NAME", help="the singleton, as /singletons shows it")
+        parser.add_argument(
+            "to", metavar="TO", nargs="?", help="HOST:PORT of the member that is to host it"
+        )
+        waits = "wait so long until it is there"
+        timeout_s = DOWN_TIMEOUT_S
     parser.add_argument(
         "--timeout-s",
         type=_timeout,
@@ -242,6 +249,19 @@ def _down(arguments: argparse.Namespace, member: Connection) -> int:
     return 0
 
 
+def _move(arguments: argparse.Namespace, member: Connection) -> int:
+    order = {"name": arguments.name, "timeout_s": arguments.timeout_s}
+    if arguments.to is not None:
+        parse_address("TO", arguments.to)
+        order["to"] = arguments.to
+    answer = member.ask(
+        "POST", "/singletons/move", _authorization(arguments), body=order, answer_s=ANSWER_S
+    )
+    host = answer.get("host") if isinstance(answer, dict) else None
+    print(f"{arguments.name} is at {host or arguments.to}")
+    return 0
+
+
 def _authorization(arguments: argparse.Namespace) -> dict[str, str]:
     """The header that gives the token, if there is one."""
     if arguments.token_file is None:
@@ -356,12 +376,13 @@ def _marks(cluster: dict[str, Any], row: dict[str, Any]) -> list[str]:
     return [mark for mark, holds in marks.items() if holds]
 
 
-DOWN = "down"
-ORDERS = ("leave", DOWN)  # they may need a token
+DOWN, MOVE = "down", "move"
+ORDERS = ("leave", DOWN, MOVE)  # they may need a token
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Connection], int], str]] = {
     "status": (_status, "show members and singletons as one member sees them"),
     "members": (_members, "list the members, one line each"),
     "leave": (_leave, "ask a member to hand over, leave and end"),
     DOWN: (_down, "let a member down another one for good, dead or alive"),
+    MOVE: (_move, "move a singleton to another member, in order"),
 }

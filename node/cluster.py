@@ -32,6 +32,8 @@ from singleton.events import (
     InstanceFailed,
     InstanceStarted,
     InstanceStopped,
+    MoveRequested,
+    SingletonStateChanged,
     StartRequested,
     StopRequested,
 )
@@ -84,6 +86,7 @@ class SingletonHost:
         self.kinds: dict[str, _Kind] = {}
         self._runtime = runtime
         self._proxies = proxies
+        self.events = runtime.events
         runtime.events.subscribe(ActorFailed, self._failed)
         self.failures: dict[str, tuple[int, str]] = {}  # of the present instance, until it starts
         self._ordered: set[tuple[str, int]] = set()
@@ -155,7 +158,11 @@ class Singletons:
         proxies: SingletonProxies,
         settings: Settings,
         leases: Leases,
+        core: NodeCore,
+        clock: Callable[[], float],
     ) -> None:
+        self._core = core
+        self._clock = clock
         self._leases = leases
         self._host = host
         self._proxies = proxies
@@ -267,6 +274,48 @@ class Singletons:
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(ProxyRequested(type_name, settings))
         return proxy.ref
+
+    async def move(self, *, type_name: str, to: str | None = None, timeout_s: float = 30.0) -> str:
+        """Move the instance to the member at `host:port`, None: to the oldest that does not have
+        it; returns where it hosts now. Can be called on each node that knows the type.
+
+        It stops where it is, having handled what it has, and messages wait meanwhile. It does not
+        come back by itself. Raises `LookupError`, saying who could, when there is no such member
+        that may host it, and `TimeoutError`, saying in words what it waits for.
+        """
+        machine = self._core.singletons.get(type_name)
+        if machine is None:
+            raise LookupError(f"this node knows no singleton {type_name!r}: ask one that hosts it")
+        able = {node.address: node for node in machine.movable()}
+        host = machine.host
+        if host is not None and to == host.address:
+            return to
+        if host is None or not able or (to is not None and to not in able):
+            who = f"to {to}: " if to is not None and host is not None else ""
+            why = f"it can move to {', '.join(able) or 'no other member'}"
+            if host is None:
+                why = f"nobody hosts it now: {machine.explain(self._clock())}"
+            raise LookupError(f"{type_name} is not moved; {who}{why}")
+        target = able[to] if to is not None else next(iter(able.values()))
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def shown(fact: SingletonStateChanged) -> None:
+            if fact.type_name == type_name and fact.host == target and not moved.done():
+                moved.set_result(None)
+
+        unsubscribe = self._host.events.subscribe(SingletonStateChanged, shown)
+        self._host.feed(MoveRequested(type_name, target))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await moved
+        except TimeoutError:
+            explain = machine.explain(self._clock())
+            raise TimeoutError(
+                f"{type_name} is not at {target.address} after {timeout_s:g} s: {explain}"
+            ) from None
+        finally:
+            unsubscribe()
+        return target.address
 
     def stop(self, *, type_name: str) -> None:
         """Do not host this type here again, until `start` is called; a running instance stops and

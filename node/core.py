@@ -51,17 +51,18 @@ from singleton.events import (
     InstanceStopped,
     LeaseTold,
     LeaveStarted,
+    MoveRequested,
     StartRequested,
     StopRequested,
 )
 from singleton.machine import SingletonMachine, answer_unhosted
-from singleton.messages import HandOverAnswer, HandOverAsk, HostNotice
+from singleton.messages import HandOverAnswer, HandOverAsk, HostNotice, MoveAsk
 from singleton.settings import SingletonSettings
 
 FLIGHT_RECORD_MAX = 256
 STEPS_MAX = 10_000
 
-SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HostNotice)
+SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HostNotice, MoveAsk)
 OTHERS = (*SINGLETON_MESSAGES, *DOWNING_MESSAGES, Relay, Relayed)
 RELAYABLE = (*DOWNING_RELAYABLE, HandOverAsk, HandOverAnswer)
 
@@ -90,6 +91,7 @@ READERS: dict[type, tuple[str, ...]] = {
     ArbiterExtended: (DOWNING,),
     StartRequested: (SINGLETON,),
     StopRequested: (SINGLETON,),
+    MoveRequested: (SINGLETON,),
     LeaseTold: (SINGLETON,),
     InstanceStarted: (SINGLETON,),
     InstanceStopped: (SINGLETON,),

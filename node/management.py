@@ -17,7 +17,7 @@ import importlib
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from node.errors import AddressInUseError, SettingsError
@@ -208,15 +208,15 @@ class Routes:
         if refusal is not None:
             return refusal
         try:
-            address, timeout_s = _down_order(request.body)
+            order = _order(request.body, {"address"})
         except ValueError as error:
             return _error(400, str(error), 'send {"address": "HOST:PORT", "timeout_s": 30}')
-        cluster = self._system.cluster
+        cluster, address = self._system.cluster, order["address"]
         logger.warning(
             "asked to down a member over http", extra={"by": request.remote, "member": address}
         )
         try:
-            await cluster.down(address, timeout_s=timeout_s)
+            await cluster.down(address, timeout_s=order["timeout_s"])
         except LookupError as error:
             return _error(404, str(error.args[0]), "name one of those, as /cluster shows it")
         except TimeoutError as error:
@@ -226,6 +226,30 @@ class Routes:
         if address == cluster.self_id.address:
             return _json(202, {"address": address, "ending": True})
         return _json(200, {"address": address, "down": True})
+
+    async def _move(self, request: Request) -> Answer:
+        """Waits until the instance is there, as `_down` does."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            order = _order(request.body, {"name"}, {"to"})
+        except ValueError as error:
+            usage = 'send {"name": "TYPE", "to": "HOST:PORT", "timeout_s": 30}; `to` may be missing'
+            return _error(400, str(error), usage)
+        name, to = order["name"], order.get("to")
+        logger.info(
+            "asked to move a singleton over http",
+            extra={"by": request.remote, "singleton": name, "to": to},
+        )
+        singleton = self._system.cluster.singleton
+        try:
+            host = await singleton.move(type_name=name, to=to, timeout_s=order["timeout_s"])
+        except LookupError as error:
+            return _error(404, str(error.args[0]), "look at /singletons and /cluster")
+        except TimeoutError as error:
+            return _error(504, str(error), "look at /singletons there; ask again")
+        return _json(200, {"name": name, "host": host})
 
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -272,6 +296,7 @@ ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer | Awaitable[Answ
     "/leases": ("GET", Routes._leases),
     "/cluster/leave": ("POST", Routes._leave),
     "/cluster/down": ("POST", Routes._down),
+    "/singletons/move": ("POST", Routes._move),
 }
 
 
@@ -302,15 +327,17 @@ async def _body_of(request: web.BaseRequest) -> bytes:
     raise _BodyError(_error(413, what, "send the fields of the order alone"))
 
 
-def _down_order(body: bytes) -> tuple[str, float]:
-    """The member and the seconds to wait. Raises ValueError in words."""
+def _order(body: bytes, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """The texts of an order, and the seconds to wait. Raises ValueError in words."""
     try:
         order = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("the body is no JSON") from None
-    if not isinstance(order, dict) or not isinstance(order.get("address"), str):
-        raise ValueError("the body has no text under `address`")
-    unknown = sorted(order.keys() - {"address", "timeout_s"})
+    texts = order if isinstance(order, dict) else {}
+    for name in (*needed, *(name for name in optional if texts.get(name) is not None)):
+        if not isinstance(texts.get(name), str):
+            raise ValueError(f"the body has no text under `{name}`")
+    unknown = sorted(order.keys() - {*needed, *optional, "timeout_s"})
     if unknown:
         raise ValueError(f"the body has {unknown[0][:80]!r}, which is no field of this order")
     timeout_s = order.get("timeout_s", DOWN_TIMEOUT_S)
@@ -319,7 +346,7 @@ def _down_order(body: bytes) -> tuple[str, float]:
         raise ValueError(
             f"timeout_s is no number of seconds greater than 0 and at most {DOWN_TIMEOUT_MAX_S:g}"
         )
-    return order["address"], float(timeout_s)
+    return {**order, "timeout_s": float(timeout_s)}
 
 
 def is_loopback(address: str) -> bool:

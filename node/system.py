@@ -287,7 +287,7 @@ class ActorSystem:
         arbiter.feed = self._daemon.feed
         self._cluster = Cluster(
             core,
-            Singletons(host, proxies, settings, self._leases),
+            Singletons(host, proxies, settings, self._leases, core, environment.clock),
             host,
             settings,
             environment.clock,

@@ -58,6 +58,7 @@ TAGS: dict[int, type] = {
     32: s.HandOverAsk,
     33: s.HandOverAnswer,
     34: s.HostNotice,
+    35: s.MoveAsk,
     48: d.ContactPing,
     49: d.ContactAck,
     50: d.ProposeDown,

@@ -29,6 +29,14 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveRequested:
+    """An operator wants the instance at `to`; the host is told, wherever it is."""
+
+    type_name: str
+    to: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveStarted:
     """This process is about to end in order: stop, answer, host nothing again. For every type."""
 

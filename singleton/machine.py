@@ -47,6 +47,10 @@ A candidate whose store does not answer *it* for a ttl, while it does answer ano
 (`SingletonSettings.terms`, in their records). Those of the holder are valid, else those of the
 oldest; who has others is not eligible, and says so.
 
+**Moving** by order: the host names its successor to everybody, and all take that for a claim of the
+successor: it is elected, asks like anybody, and the host stands down for it. Should it not come to
+hold the office, the claim is forgotten, and the oldest eligible member hosts.
+
 **Leaving** or stopped by the user: out of the election at once, told to the next two eligible
 members so that they collect the other answers meanwhile; `NONE` goes to those that asked the
 instant the instance has terminated. A manager that withdrew answers until the process ends. An
@@ -61,7 +65,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
@@ -108,13 +112,21 @@ from singleton.events import (
     InstanceStopped,
     LeaseTold,
     LeaveStarted,
+    MoveRequested,
     SingletonStateChanged,
     StartRequested,
     StopRequested,
     TermsDiffer,
     UniquenessNotProven,
 )
-from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk, HostNotice, NoticeKind
+from singleton.messages import (
+    AnswerKind,
+    HandOverAnswer,
+    HandOverAsk,
+    HostNotice,
+    MoveAsk,
+    NoticeKind,
+)
 from singleton.settings import SingletonSettings, differing
 
 HELPERS = 3
@@ -225,6 +237,7 @@ class _Asked:
 class _Claim:
     epoch: int
     until: float
+    is_promised: bool = False  # by the host before it, not by itself
 
 
 class SingletonMachine:
@@ -265,6 +278,7 @@ class SingletonMachine:
         self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
         self._gone_seen: set[NodeId] = set()
         self._claims: dict[NodeId, _Claim] = {}
+        self._moving_to: NodeId | None = None  # by order, until our instance has stopped
         self._spoke: set[NodeId] = set()  # told its claim while our view held it unreachable
         self._withdrawn: dict[NodeId, float] = {}  # said that they will not host: until then
         self._heard_round: dict[NodeId, int] = {}
@@ -450,6 +464,40 @@ class SingletonMachine:
         self._leaving = True
         self._latch_by("this node leaves", now)
 
+    def _on_move(self, event: MoveRequested, now: float) -> None:
+        if self.state in HOLDING:
+            self._move_to(event.to, now)
+        elif self.host is not None and self.host != self.self_id:
+            self._out.append(Send(self.host, MoveAsk(self.type_name, event.to)))
+        else:
+            self.ignored["move without a host"] += 1
+
+    def _on_move_ask(self, sender: NodeId, ask: MoveAsk, now: float) -> None:
+        if self.state in HOLDING:
+            self._move_to(ask.to, now)
+        else:
+            self.ignored["move without a host"] += 1
+
+    def _move_to(self, to: NodeId, now: float) -> None:
+        if to == self.self_id:
+            return
+        if to not in self.movable():
+            self.ignored["move to one that may not host"] += 1
+            return
+        self._moving_to = to
+        self._claim(to, self._epoch, now, is_promised=True)
+        self._notify(NoticeKind.MOVES, self._told, who=to)
+
+    def movable(self) -> list[NodeId]:
+        """Who else may host now, the oldest first."""
+        withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
+        candidates = eligible(
+            self._reach, self.type_name, self._settings.role,
+            holders=set(self._claims), withdrawn=withdrawn,
+        )  # fmt: skip
+        doubted = self._view.unreachable if self._view is not None else frozenset()
+        return [m.id for m in candidates if m.id != self.host and m.id not in doubted]
+
     def _latch_by(self, why: str, now: float) -> None:
         if self._unfit:  # it has withdrawn already; now it is for good
             self._unfit, self._latch = False, why
@@ -460,7 +508,7 @@ class SingletonMachine:
     def _on_pause(self, event: Paused, now: float) -> None:
         """Answers from before the pause are old, and silence during it was ours."""
         self._claims = {
-            peer: _Claim(claim.epoch, claim.until + event.gap_s)
+            peer: replace(claim, until=claim.until + event.gap_s)
             for peer, claim in self._claims.items()
         }
         if self.state in HOLDING:
@@ -649,6 +697,8 @@ class SingletonMachine:
                 self._notify(NoticeKind.HOLDS, (sender,))
             return
         self._claims.pop(sender, None)
+        if notice.kind is NoticeKind.MOVES and notice.who in self._view.by_id:
+            self._claim(notice.who, notice.epoch, now, is_promised=True)
         if notice.kind is NoticeKind.WITHDRAWN:
             self._withdrawn[sender] = now + self._settings.withdrawn_kept_s
         if asked is not None and asked.kind is not AnswerKind.NONE:
@@ -668,9 +718,12 @@ class SingletonMachine:
         self._epoch = max(self._epoch, epoch)
         return True
 
-    def _claim(self, peer: NodeId, epoch: int, now: float) -> None:
+    def _claim(self, peer: NodeId, epoch: int, now: float, *, is_promised: bool = False) -> None:
+        if peer == self.self_id and self.state in HOLDING:
+            return
         self._withdrawn.pop(peer, None)
-        self._claims[peer] = _Claim(epoch, now + self._settings.claim_timeout_s)
+        until = now + self._settings.claim_timeout_s
+        self._claims[peer] = _Claim(epoch, until, is_promised)
 
     # what follows from what is known
 
@@ -739,7 +792,7 @@ class SingletonMachine:
 
     def _elected(self) -> NodeId | None:
         holders = set(self._claims)
-        if self.state in HOLDING:
+        if self.state in HOLDING and self._moving_to is None:
             holders.add(self.self_id)
         withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
         candidates = eligible(
@@ -851,9 +904,10 @@ class SingletonMachine:
         if self.state is State.RUNNING:
             return self.self_id
         host = self._elected()
-        if host == self.self_id or host in self._doubted_hosts():
+        if host is None or host == self.self_id or host in self._doubted_hosts():
             return None
-        return host
+        claim = self._claims.get(host)
+        return None if claim is not None and claim.is_promised else host
 
     def _doubted_hosts(self) -> frozenset[NodeId]:
         """Those that messages would be lost on: they are held until it is decided."""
@@ -965,6 +1019,7 @@ class SingletonMachine:
         self._asked.clear()
         self._failures = 0
         self._epoch += 1
+        self._claims.pop(self.self_id, None)  # promised to us; from here on we hold it
         self._start_instance(now)
         self._notify(NoticeKind.HOLDS, self._told)
 
@@ -992,7 +1047,9 @@ class SingletonMachine:
     def _stand_down(self, now: float) -> None:
         host = self._elected()
         reason = "this node may not host any more"
-        if host is not None and host in self._claims:
+        if self._moving_to is not None:
+            reason = f"moved to {self._moving_to.address} by order"
+        elif host is not None and host in self._claims:
             reason = f"{host.address} hosts too and is older"
         self._stop_instance(now, StopCause.STOOD_DOWN, reason)
 
@@ -1028,7 +1085,12 @@ class SingletonMachine:
         self._round += 1
         if self._latch:
             self._notify(NoticeKind.WITHDRAWN, self._next_eligible())
-        self._notify(NoticeKind.RELEASED, self._told)
+        moving_to, self._moving_to = self._moving_to, None
+        if moving_to is None or self._latch:
+            self._notify(NoticeKind.RELEASED, self._told)
+        else:
+            self._claim(moving_to, self._epoch, now, is_promised=True)
+            self._notify(NoticeKind.MOVES, self._told, who=moving_to)
 
     def _end_tenure(self, now: float) -> None:
         self._latch = f"its instance ended by itself: {self._end_reason or 'no reason given'}"
@@ -1104,8 +1166,10 @@ class SingletonMachine:
             via = self._answers_via[1]
         self._out.append(Send(to, answer, via=via))
 
-    def _notify(self, kind: NoticeKind, peers: Iterable[NodeId]) -> None:
-        notice = HostNotice(self.type_name, kind, self._round, self._epoch)
+    def _notify(
+        self, kind: NoticeKind, peers: Iterable[NodeId], *, who: NodeId | None = None
+    ) -> None:
+        notice = HostNotice(self.type_name, kind, self._round, self._epoch, who)
         self._out.extend(Send(peer, notice) for peer in sorted(peers))
 
     def _history(self, event: InstanceEvent, detail: str) -> None:
@@ -1187,8 +1251,10 @@ class SingletonMachine:
             where = "in reach"
             if host in self._view.unreachable:
                 where = "that is not settled, and unreachable"
-            claimed = "hosts" if host in self._claims else f"is the oldest eligible member {where}"
-            return f"{host.address} {claimed}"
+            claim = self._claims.get(host)
+            if claim is None:
+                return f"{host.address} is the oldest eligible member {where}"
+            return f"{host.address} {'takes over by order' if claim.is_promised else 'hosts'}"
         me = self._view.by_id.get(self.self_id)
         if me is None or me.status is not Status.UP:
             status = "not a member" if me is None else me.status.name.lower()
@@ -1239,6 +1305,7 @@ _READERS: dict[type, str] = {
     PeerMessage: "_on_peer",
     StartRequested: "_on_start",
     StopRequested: "_on_stop_request",
+    MoveRequested: "_on_move",
     LeaveStarted: "_on_leave",
     Paused: "_on_pause",
     InstanceStarted: "_on_instance_started",
@@ -1251,4 +1318,5 @@ _MESSAGE_READERS: dict[type, str] = {
     HandOverAsk: "_on_ask",
     HandOverAnswer: "_on_answer",
     HostNotice: "_on_notice",
+    MoveAsk: "_on_move_ask",
 }

@@ -32,6 +32,7 @@ class NoticeKind(enum.IntEnum):
     HOLDS = 0  # the sender holds the office: its instance runs or is being started
     RELEASED = 1  # the sender held it and does so no more; its instance has terminated
     WITHDRAWN = 2  # the sender will not host again: elect another (its instance may still stop)
+    MOVES = 3  # the sender hands the office to `who`, who asks like anybody before it starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,12 @@ class HostNotice:
     kind: NoticeKind
     round: int
     epoch: int
+    who: NodeId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveAsk:
+    """Hand the office to `to`: an operator's order, passed on to the host. Not answered."""
+
+    type_name: str
+    to: NodeId

@@ -117,7 +117,20 @@ class StandInCluster:
 
     def __init__(self) -> None:
         self.orders: list[tuple[str, float]] = []
+        self.moves: list[tuple[str, str | None, float]] = []
         self.fault: Exception | None = None
+
+    @property
+    def singleton(self) -> StandInCluster:
+        """Takes orders to move."""
+        return self
+
+    async def move(self, *, type_name: str, to: str | None, timeout_s: float) -> str:
+        """Note the order."""
+        if self.fault is not None:
+            raise self.fault
+        self.moves.append((type_name, to, timeout_s))
+        return to or "127.0.0.1:25520"
 
     async def down(self, address: str, *, timeout_s: float) -> None:
         """Note the order."""

@@ -180,7 +180,7 @@ async def test_leave_from_elsewhere_is_refused_without_a_token_file() -> None:
     system = StandInSystem()
     routes = Routes(as_system(system), None)
     for remote in ("10.0.0.7", "::ffff:10.0.0.7", "2001:db8::1", ""):
-        for path in ("/cluster/leave", "/cluster/down"):
+        for path in ("/cluster/leave", "/cluster/down", "/singletons/move"):
             answer = await routes.answer(Request("POST", path, remote, {}, ORDER))
             assert answer.status == 403
     assert system.leaves == 0
@@ -238,6 +238,26 @@ async def test_down_that_does_not_come_about_says_why(
     reply = await door.ask("POST", "/cluster/down", ORDER)
     assert (reply.status, reply.value["error"]) == (status, str(fault.args[0]))
     assert reply.value["do"]
+
+
+async def test_move_waits_until_it_is_there(door: Door) -> None:
+    body = json.dumps({"name": "jobs", "to": "127.0.0.1:25521", "timeout_s": 3}).encode()
+    reply = await door.ask("POST", "/singletons/move", body)
+    assert (reply.status, reply.value) == (200, {"name": "jobs", "host": "127.0.0.1:25521"})
+    reply = await door.ask("POST", "/singletons/move", b'{"name": "jobs"}')
+    assert (reply.status, reply.value) == (200, {"name": "jobs", "host": "127.0.0.1:25520"})
+    assert door.system.cluster.moves == [("jobs", "127.0.0.1:25521", 3.0), ("jobs", None, 30.0)]
+    for fault, status in ((LookupError("no such"), 404), (TimeoutError("not yet"), 504)):
+        door.system.cluster.fault = fault
+        reply = await door.ask("POST", "/singletons/move", body)
+        assert (reply.status, reply.value["error"]) == (status, str(fault.args[0]))
+    for wrong in (
+        b"{}",
+        b'{"name": 5}',
+        b'{"name": "x", "to": 5}',
+        b'{"name": "x", "address": "y"}',
+    ):
+        assert (await door.ask("POST", "/singletons/move", wrong)).status == 400
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,26 @@ def test_status_and_leave_from_the_command_line(members: Members) -> None:
         wait_gone(members, member, leaver)
 
 
+def test_move_from_the_command_line(members: Members) -> None:
+    """Asked of a member that does not host it; where it cannot go is said, and what could be."""
+    three = members.start_three(http=True)
+    members.wait_all_up(three)
+    host = members.host_of("counter")
+    first, second = [member for member in three if member is not host]
+    asked = serving(members, first)
+    moved = command("move", "counter", second.address, "--http", str(asked.http))
+    assert (moved.returncode, moved.stdout) == (0, f"counter is at {second.address}\n")
+    assert members.host_now("counter", but=[host, first]) is second
+    unknown = command("move", "counter", "127.0.0.1:1", "--http", str(asked.http))
+    assert unknown.returncode == 1
+    assert f"it can move to {host.address}, {first.address}" in unknown.stderr
+    again = command("move", "counter", "--http", str(asked.http))
+    assert again.stdout == f"counter is at {host.address}\n"
+    nothing = command("move", "nothing", "--http", str(asked.http))
+    assert nothing.returncode == 1
+    assert "knows no singleton 'nothing'" in nothing.stderr
+
+
 def test_down_from_the_command_line(members: Members) -> None:
     """The member that is downed stops in order and ends with 11; the command waits for it."""
     ports = members.free_ports(3)

@@ -13,7 +13,7 @@ import pytest
 
 from gossip.effects import Paused
 from gossip.membership import Cause
-from singleton.events import LeaveStarted, StartRequested, StopRequested
+from singleton.events import LeaveStarted, MoveRequested, StartRequested, StopRequested
 from singleton.settings import SingletonSettings
 from tests.conftest import HowMany
 from tests.singleton.troupe import Troupe
@@ -27,6 +27,9 @@ class Chaos:
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
+        self.mover = random.Random(
+            f"moves {seed}"
+        )  # of its own, so that old seeds stay what they are
         self.names = "a b c d"[: self.rng.choice((3, 5, 7))].split()
         self.troupe = Troupe(
             " ".join(self.names),
@@ -82,7 +85,10 @@ class Chaos:
             self.troupe.show(name, seen, unreachable=" ".join(lost), gone=gone)
 
     def rare(self) -> None:
-        """A crash, a leave, a pause, the user, an instance that dies."""
+        """A crash, a leave, a pause, the user, an instance that dies, an order to move it."""
+        if self.mover.random() < 0.3:
+            one, other = self.mover.sample(self.names, 2)
+            self.troupe.tell(one, MoveRequested(TYPE, node(other)))
         name = self.rng.choice(self.names)
         match self.rng.randrange(6):
             case 0 if len(self.crashed) + len(self.left) < len(self.names) - 1:
