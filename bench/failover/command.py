@@ -19,6 +19,7 @@ from bench import report
 from bench.failover import pages
 from bench.failover.prediction import Windows, unavailable_s
 from bench.failover.rounds import FAULTS, PAUSES, Picture, Rounds, Samples
+from bench.failover.stores import EtcdOfOne, SqliteFile, Store
 from bench.gossip.namespaces import Hosts, NotPossibleError, can_make_networks
 from bench.partition.cluster import Cluster, LoopbackNetwork, NamespaceNetwork
 from bench.partition.subject import BLOCK, SENT
@@ -26,7 +27,10 @@ from bench.processes import Members, NotSeenError
 from bench.report import Row
 
 LEVELS = ("none", "downing", "lease")
-CUT = ("partition", "one-way")
+CUT = ("partition", "partition-store", "one-way", "store-cut-host")
+STORE_CUT = ("partition-store", "store-cut-host")
+"""An SQLite file cannot be cut off."""
+OF_STORE = ("store-outage", *STORE_CUT)
 TTL_S, QUICK_TTL_S = 15.0, 3.0
 CLUSTERS_MAX = 3
 UNITS = {"sent": "", "handled_once": "", "handled_twice": "", "lost": "", "fenced_off": "",
@@ -41,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults", type=_names(FAULTS), default=FAULTS, metavar="NAME,…", help=", ".join(FAULTS)
     )
-    parser.add_argument("--store", choices=("sqlite",), default="sqlite", help="of the leases")
+    parser.add_argument(
+        "--store",
+        choices=("sqlite", "etcd"),
+        default="sqlite",
+        help="of the leases: a file, or a real etcd on a host of its own (sqlite)",
+    )
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of each cell (10)")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="members (3)")
     parser.add_argument("--ttl-s", type=float, metavar="S", help="of the lease (15; --quick: 3)")
@@ -84,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         (level, fault)
         for fault in arguments.faults
         for level in arguments.levels
-        if fault != "store-outage" or level == "lease"
+        if level == "lease" or fault not in OF_STORE
+        if arguments.store != "sqlite" or fault not in STORE_CUT
     ]
     with Progress(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("rounds", total=len(cells) * rounds)
@@ -101,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             proofs = ", ".join(f"{n} x {what}" for what, n in samples.proofs.items())
             notes.append(f"{fault} at level {level}: {proofs}.")
-            found = rows_of(samples, level, fault, ttl_s)
+            found = rows_of(samples, level, fault, ttl_s, arguments.store)
             rows += found
             if samples.picture is not None:
                 drawn[level, fault] = samples.picture
@@ -165,12 +175,14 @@ def _cell(
             return
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tenure-")))
-            store = directory / "leases.db" if level == "lease" else None
+            network, store = _places(stack, arguments, level, fault, directory)
+            on_a_host = store is not None and store.host is not None
             cluster = stack.enter_context(
                 Cluster(
                     directory,
-                    _network(stack, fault, arguments.nodes, directory),
+                    network,
                     _flags(level, store, ttl_s),
+                    spare=1 if on_a_host else 0,
                     environment={
                         SENT: str(directory / "sent"),
                         BLOCK: f"{PAUSES['pause-mid'] * ttl_s:g}",
@@ -189,25 +201,40 @@ def _cell(
                 done += 1
 
 
-def _network(
-    stack: ExitStack, fault: str, nodes: int, directory: Path
-) -> NamespaceNetwork | LoopbackNetwork:
+def _places(
+    stack: ExitStack, arguments: argparse.Namespace, level: str, fault: str, directory: Path
+) -> tuple[NamespaceNetwork | LoopbackNetwork, Store | None]:
+    """Where the members of a cell run, and the store of its leases."""
+    etcd = level == "lease" and arguments.store == "etcd"
+    hosts = None
     if fault in CUT:
         if not can_make_networks():
             raise NotPossibleError("only root can make network namespaces")
-        return NamespaceNetwork(stack.enter_context(Hosts(nodes)))
+        hosts = stack.enter_context(Hosts(arguments.nodes + (1 if etcd else 0)))
+    store: Store | None = None
+    if etcd:
+        try:
+            store = stack.enter_context(EtcdOfOne(directory, hosts))
+        except RuntimeError as error:
+            raise NotPossibleError(str(error)) from error
+    elif level == "lease":
+        store = SqliteFile(directory / "leases.db")
+    if hosts is not None:
+        return NamespaceNetwork(hosts), store
     with Members(directory) as members:
-        return LoopbackNetwork(members.free_ports(nodes))
+        return LoopbackNetwork(members.free_ports(arguments.nodes)), store
 
 
-def _flags(level: str, store: Path | None, ttl_s: float) -> list[str]:
+def _flags(level: str, store: Store | None, ttl_s: float) -> list[str]:
     if store is None:
         return ["--protection", level]
-    lease = ["--lease", f"sqlite://{store}", "--lease-ttl-s", f"{ttl_s:g}"]
+    lease = ["--lease", store.url, "--lease-ttl-s", f"{ttl_s:g}"]
     return ["--protection", "downing+lease", *lease]
 
 
-def target_of(metric: str, level: str, fault: str) -> float | None:
+def target_of(
+    metric: str, level: str, fault: str, *, store: str = "sqlite", ttl_s: float = TTL_S
+) -> float | None:
     """The most a figure should be; None where nothing is asked, or where it is to be shown only."""
     if metric in ZERO and level != "none":
         return 0.0
@@ -217,7 +244,9 @@ def target_of(metric: str, level: str, fault: str) -> float | None:
         case "downing", "crash", "unavailable_s":
             return 0.6
         case "lease", "crash", "after_expiry_s":
-            return 0.3
+            return 0.7 if store == "etcd" else 0.3
+        case "lease", "store-cut-host", "return_s":
+            return ttl_s + 2.0
         case "downing", "partition", "unavailable_s":
             return 10.0
         case "lease", "leave", "unavailable_s":
@@ -235,7 +264,9 @@ STEP_S = 0.05
 """The subject acts so often: a gap of that length is none."""
 
 
-def rows_of(samples: Samples, level: str, fault: str, ttl_s: float) -> list[Row]:
+def rows_of(
+    samples: Samples, level: str, fault: str, ttl_s: float, store: str = "sqlite"
+) -> list[Row]:
     """A row per metric that was asked for; what must never be is judged by the worst round."""
     expected_s = unavailable_s(level, fault, Windows(ttl_s=ttl_s))
     found = []
@@ -251,7 +282,7 @@ def rows_of(samples: Samples, level: str, fault: str, ttl_s: float) -> list[Row]
             UNITS.get(metric, "s"),
             values,
             expected=expected,
-            target=target_of(metric, level, fault),
+            target=target_of(metric, level, fault, store=store, ttl_s=ttl_s),
             note=note,
             failures=samples.failures if len(values) != expected else (),
         )

@@ -40,7 +40,7 @@ def unavailable_s(level: str, fault: str, w: Windows) -> tuple[float, float] | N
             return 0.0, w.steps_s + 0.45
         case "partition" | "one-way" if level == "none":
             return 0.0, 2 * w.steps_s  # the old one acts on
-        case "partition" | "one-way":
+        case "partition" | "partition-store" | "one-way":
             # It falls silent a grant after the cut; the next one begins when it is decided.
             least_s = w.detection_s[0] + w.down_after_s - w.contact_s
             most_s = w.detection_s[1] + w.down_after_s + w.steps_s + 0.5
@@ -48,6 +48,9 @@ def unavailable_s(level: str, fault: str, w: Windows) -> tuple[float, float] | N
                 # It renews as long as it has contact: what is left of the ttl counts from then.
                 return max(least_s, left_s[0]), max(most_s, left_s[1] + w.steps_s + 0.5)
             return least_s, most_s
+        case "store-cut-host" if leased:
+            # From its deadline until it is unfit: the ttl from its last renewal.
+            return w.ttl_s / 6, w.ttl_s / 6 + w.steps_s + 1.5
         case "store-outage" if leased:
             # From its deadline until the store is back, and one retry.
             outage_s = 1.5 * w.ttl_s

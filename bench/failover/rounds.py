@@ -10,21 +10,20 @@ from __future__ import annotations
 import itertools
 import random
 import signal
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
+from bench.failover.stores import Store
 from bench.partition.cluster import Cluster
 from bench.partition.judging import Instance
 from node.history import boottime_s
 
 FAULTS = (
-    "leave", "crash", "partition", "one-way", "pause", "pause-short", "pause-mid", "store-outage",
-    "blocked",
+    "leave", "crash", "partition", "partition-store", "one-way", "pause", "pause-short",
+    "pause-mid", "store-outage", "store-cut-host", "blocked",
 )  # fmt: skip
 ACTED_S = 5.0
 """A partition lasts until the new instance has acted for so long."""
@@ -75,7 +74,7 @@ class Samples:
 class Rounds:
     """Rounds of one fault on one cluster.
 
-    store: the SQLite file of the leases, None without one. sent: the file of what customers sent.
+    store: of the leases, None without one. sent: the file of what customers sent.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Rounds:
         cluster: Cluster,
         fault: str,
         ttl_s: float,
-        store: Path | None,
+        store: Store | None,
         sent: Path,
         rng: random.Random,
         samples: Samples,
@@ -100,11 +99,13 @@ class Rounds:
             "leave": self._leave,
             "crash": self._crash,
             "partition": self._partition,
+            "partition-store": self._partition,
             "one-way": self._one_way,
             "pause": self._pause,
             "pause-short": self._pause,
             "pause-mid": self._pause,
             "store-outage": self._store_outage,
+            "store-cut-host": self._store_cut_host,
             "blocked": self._blocked,
         }
 
@@ -158,7 +159,7 @@ class Rounds:
         cluster.restarts = False
         self._mark(f"{life.member.name[:2]} SIGKILL")
         at_s = cluster.signal(life, signal.SIGKILL)
-        expires_at_s = self._expiry_s()
+        expires_at_s = None if self._store is None else self._store.expiry_s()
         first_s = self._await_another(old, at_s)
         if expires_at_s is not None:
             self._samples.add("after_expiry_s", first_s - expires_at_s)
@@ -166,10 +167,14 @@ class Rounds:
         cluster.start_one(life.host)
 
     def _partition(self, old: Instance) -> None:
-        """The host cut from all others, both ways."""
+        """The host cut from all others, and from the store where that is the fault, both ways."""
         cluster = self._cluster
         host = cluster.life_of(old).host
         others = [one for one in cluster.hosts if one != host]
+        if self._fault == "partition-store":
+            assert self._store is not None
+            assert self._store.host is not None
+            others.append(self._store.host)
         self._mark(f"h{host} cut off")
         at_s = cluster.cut_apart([host], others)
         self._until_acted(old, at_s)
@@ -215,13 +220,11 @@ class Rounds:
         """The store takes no write for one and a half ttls."""
         assert self._store is not None
         cluster = self._cluster
-        with closing(sqlite3.connect(self._store, isolation_level=None, timeout=10.0)) as lock:
-            lock.execute("BEGIN EXCLUSIVE")
-            self._mark("store locked")
+        with self._store.outage():
+            self._mark("store away")
             at_s = boottime_s()
             cluster.wait_until(at_s + OUTAGE_TTLS * self._ttl_s)
             stopped = not cluster.steps.acting(boottime_s() - 0.5)
-            lock.execute("ROLLBACK")
         back_s = boottime_s()
         self._mark("store back")
         if not stopped:
@@ -235,6 +238,23 @@ class Rounds:
         )
         self._samples.add("return_s", first_s - back_s)
 
+    def _store_cut_host(self, old: Instance) -> None:
+        """The store cut for the host alone, both ways, until another one has acted for a while."""
+        assert self._store is not None
+        assert self._store.host is not None
+        cluster, store = self._cluster, self._store.host
+        host = cluster.life_of(old).host
+        self._mark(f"h{host} without store")
+        at_s = cluster.cut_apart([host], [store])
+        self._until_acted(old, at_s)
+        first_s = cluster.steps.first_of_another(old, at_s)
+        if first_s is not None:
+            self._samples.add("return_s", first_s - at_s)
+        cluster.network.heal(host, store)
+        cluster.network.heal(store, host)
+        self._mark("healed")
+        self._until_one_acts()
+
     def _blocked(self, old: Instance) -> None:
         """A plain handler of the host blocks its event loop for longer than anybody waits."""
         cluster = self._cluster
@@ -247,16 +267,6 @@ class Rounds:
 
     def _mark(self, what: str) -> None:
         self._marks.append(Mark(boottime_s() - self._begun_s, what))
-
-    def _expiry_s(self) -> float | None:
-        """When the lease of a host that is gone is over, by the store."""
-        if self._store is None:
-            return None
-        with closing(sqlite3.connect(self._store, timeout=10.0)) as connection:
-            row = connection.execute(
-                "SELECT written_at + ttl_s FROM tenure_leases WHERE holder != ''"
-            ).fetchone()
-        return None if row is None else float(row[0])
 
     def _await_another(self, old: Instance, at_s: float) -> float:
         found: float = self._cluster.wait(
@@ -372,6 +382,6 @@ def metrics_of(fault: str, *, leased: bool) -> list[str]:
         metrics.append("after_expiry_s")
     if fault in PAUSES:
         metrics.append("steps_after_pause")
-    if fault == "store-outage":
+    if fault in ("store-outage", "store-cut-host"):
         metrics.append("return_s")
     return metrics

@@ -160,6 +160,24 @@ class Hosts:
         """What goes before a command that shall run on a host."""
         return ("ip", "netns", "exec", self._names[host])
 
+    @contextmanager
+    def inside(self, host: int) -> Iterator[None]:
+        """This thread is on that host meanwhile."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        before = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        there = os.open(f"/run/netns/{self._names[host]}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if libc.setns(there, CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), "cannot enter the network of a host")
+            try:
+                yield
+            finally:
+                if libc.setns(before, CLONE_NEWNET) != 0:
+                    raise OSError(ctypes.get_errno(), "cannot go back to the network we came from")
+        finally:
+            os.close(there)
+            os.close(before)
+
     def cut(self, source: int, target: int) -> None:
         """Lose every packet from `source` to `target` without a word; the other way still passes.
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from bench.etcd import EtcdCluster
 from examples import fenced_etcd
 from lease import LeaseStore, LeaseUnavailableError, from_url
 from lease.conformance import Contender, LeaseStoreContract
 from lease.etcd import EtcdStore
 from lease.settings import LeaseSettings
 from tests.lease.races import small_or_whole
-from tests.servers.etcd import EtcdCluster
 
 pytestmark = pytest.mark.etcd
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from tests.servers.etcd import EtcdCluster
-from tests.servers.ports import free_ports
+from bench.etcd import EtcdCluster
+from bench.ports import free_ports
 
 READY_S = 60.0
 ADMIN_TOKEN = "token-of-the-administrator"

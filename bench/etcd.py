@@ -17,20 +17,31 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.servers.ports import free_ports
+from bench.ports import free_ports
 
 READY_S = 30.0
 
 
 class EtcdServer:
-    """One member of an etcd cluster."""
+    """One member of an etcd cluster; `prefix` goes before its command where it runs on another
+    host, whose `address` it listens on."""
 
-    def __init__(self, folder: Path, name: str, client_port: int, peer_port: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        client_port: int,
+        peer_port: int,
+        *,
+        address: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.client_port = client_port
-        self.url = f"http://127.0.0.1:{client_port}"
-        self.peer_url = f"http://127.0.0.1:{peer_port}"
+        self.url = f"http://{address}:{client_port}"
+        self.peer_url = f"http://{address}:{peer_port}"
         self.process: subprocess.Popen[bytes] | None = None
+        self._prefix = prefix
         self._folder = folder / name
         self._log = folder / f"{name}.log"
 
@@ -40,6 +51,7 @@ class EtcdServer:
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
+                    *self._prefix,
                     program(),
                     *("--name", self.name),
                     *("--data-dir", str(self._folder)),
@@ -77,6 +89,15 @@ class EtcdServer:
         except (OSError, urllib.error.URLError):
             return False
 
+    def wait(self) -> None:
+        """Until it answers."""
+        give_up_at = time.monotonic() + READY_S
+        while not self.healthy:
+            ended = self.process is None or self.process.poll() is not None
+            if ended or time.monotonic() > give_up_at:
+                raise RuntimeError(f"etcd {self.name} does not answer: {self.end_of_log()}")
+            time.sleep(0.05)
+
     def end_of_log(self) -> str:
         """For the message of a failure."""
         return self._log.read_text("utf-8", "replace")[-2000:]
@@ -98,7 +119,7 @@ class EtcdCluster:
         for server in self.servers:
             server.start(self.servers, self._options)
         for server in self.servers:
-            self.wait(server)
+            server.wait()
         return self
 
     def restart(self) -> None:
@@ -110,15 +131,6 @@ class EtcdCluster:
     def start_one(self, server: EtcdServer) -> None:
         """Start one that was killed, without waiting."""
         server.start(self.servers, self._options)
-
-    def wait(self, server: EtcdServer) -> None:
-        """Until it answers."""
-        give_up_at = time.monotonic() + READY_S
-        while not server.healthy:
-            ended = server.process is None or server.process.poll() is not None
-            if ended or time.monotonic() > give_up_at:
-                raise RuntimeError(f"etcd {server.name} does not answer: {server.end_of_log()}")
-            time.sleep(0.05)
 
     def leader(self) -> EtcdServer:
         """The one that leads now."""
