@@ -52,6 +52,10 @@ LEFT_OVER_TIMEOUT_S = 1.0
 
 LOOPS = ("auto", "uvloop", "asyncio")
 
+PROCESSES_FLAG, NO_RESTART_FLAG = "--processes", "--no-restart"
+PORT_MAX = 65_535
+UNNAMED_SEEDS = ("127.0.0.1:1",)
+"""In the place of seeds that nobody named: members of one supervisor have the first one of them."""
 KEYGEN = "keygen"
 SIMULATE = "simulate"
 SIMULATE_TEXT = "random faults of a whole cluster in virtual time, judged from outside"
@@ -154,12 +158,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _unknown_flag(unknown[0])
     flags = vars(parsed)
     loop, config = flags.pop("loop"), flags.pop("config")
+    processes, restarts = flags.pop("processes"), not flags.pop("no_restart")
+    guard_fd = flags.pop("guard_fd")
     try:
-        settings = load_settings(flags, os.environ, config, defaults={"port": DEFAULT_PORT})
+        defaults: dict[str, object] = {"port": DEFAULT_PORT}
+        if processes is not None:
+            defaults["seeds"] = UNNAMED_SEEDS
+        settings = load_settings(flags, os.environ, config, defaults=defaults)
         new_loop = loop_factory(loop)
+        if processes is not None:
+            check_processes(processes, settings)
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
     configure_logging(settings.log, settings.log_level)
+    if processes is not None:
+        return _supervise(arguments, settings, processes, restarts=restarts)
     ignored = service_variables(os.environ)
     if ignored:
         logger.info(
@@ -170,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with Signals() as signals:
         try:
             with asyncio.Runner(loop_factory=new_loop) as runner:
-                code = runner.run(run_member(settings, signals))
+                code = runner.run(run_member(settings, signals, guard_fd))
                 end_left_over_tasks(runner.get_loop(), code)
                 return code
         except (Exception, asyncio.CancelledError, KeyboardInterrupt):  # no signal raises the last
@@ -198,10 +211,13 @@ def end_left_over_tasks(loop: asyncio.AbstractEventLoop, code: int) -> None:
         os._exit(code)
 
 
-async def run_member(settings: Settings, signals: Signals) -> int:
-    """Start a member, stay until it terminated, and return its exit code; a bug is raised."""
+async def run_member(settings: Settings, signals: Signals, guard_fd: int | None = None) -> int:
+    """Start a member, stay until it terminated, and return its exit code; a bug is raised.
+
+    guard_fd: where to tell of its leases, for the crash guard of a supervisor.
+    """
     try:
-        return await _run_member(settings, signals)
+        return await _run_member(settings, signals, guard_fd)
     except SettingsError as error:
         return _say(error, WRONG_USAGE)
     except NoSeedError as error:
@@ -212,9 +228,9 @@ async def run_member(settings: Settings, signals: Signals) -> int:
         return _say(error, APPLICATION_FAILED)
 
 
-async def _run_member(settings: Settings, signals: Signals) -> int:
+async def _run_member(settings: Settings, signals: Signals, guard_fd: int | None) -> int:
     try:
-        system = await _start(settings, signals)
+        system = await _start(settings, signals, guard_fd)
     except (asyncio.CancelledError, InterruptedBySignalError):
         if signals.first is None:
             raise
@@ -228,7 +244,7 @@ async def _run_member(settings: Settings, signals: Signals) -> int:
     return _say(ended.reason, ended.exit_code)
 
 
-async def _start(settings: Settings, signals: Signals) -> ActorSystem:
+async def _start(settings: Settings, signals: Signals, guard_fd: int | None) -> ActorSystem:
     """Bind, set the application up, and begin to look for the cluster."""
     from node.system import ActorSystem  # not at the top: the client commands need no node
 
@@ -237,7 +253,13 @@ async def _start(settings: Settings, signals: Signals) -> ActorSystem:
         with signals.interrupting():
             application = load_application(settings.app)
     door = None if settings.http is None else Door(settings)
-    system = ActorSystem(settings)
+    report = None
+    if guard_fd is not None:
+        from node.crash_guard import Report
+
+        os.set_inheritable(guard_fd, False)
+        report = Report(guard_fd)
+    system = ActorSystem(settings, report=report)
 
     async def before_join() -> None:
         if door is not None:
@@ -268,6 +290,52 @@ async def _start(settings: Settings, signals: Signals) -> ActorSystem:
     if signals.first is not None and not leaving:
         leave()  # the setup swallowed the cancellation
     return system
+
+
+def check_processes(count: int, settings: Settings) -> None:
+    """Raises `SettingsError` for a number of members that cannot be, and for one that could not
+    find each other."""
+    from node.processes import PROCESSES_MAX
+
+    if not 1 <= count <= PROCESSES_MAX:
+        raise SettingsError(f"--processes {count} must be from 1 to {PROCESSES_MAX}")
+    if not settings.port and settings.seeds == UNNAMED_SEEDS:
+        raise SettingsError(
+            f"--processes {count} without a port: the members could not find each other; give "
+            "--port (each has the next one) or --seed"
+        )
+    if settings.port and settings.port + count - 1 > PORT_MAX:
+        raise SettingsError(
+            f"--processes {count} from --port {settings.port} on goes beyond {PORT_MAX}: begin "
+            "lower"
+        )
+
+
+def _supervise(
+    arguments: Sequence[str], settings: Settings, processes: int, *, restarts: bool
+) -> int:
+    from node.processes import Supervisor  # one member alone needs none
+
+    async def supervise() -> int:
+        given = without_own_flags(arguments)
+        has_seeds = settings.seeds != UNNAMED_SEEDS
+        supervisor = Supervisor(given, settings, processes, has_seeds=has_seeds, restarts=restarts)
+        return await supervisor.run()
+
+    return asyncio.run(supervise())
+
+
+def without_own_flags(arguments: Sequence[str]) -> list[str]:
+    """The flags of the members: all but those of their supervisor."""
+    kept, values = [], 0
+    for argument in arguments:
+        if values:
+            values = 0
+        elif argument == PROCESSES_FLAG:
+            values = 1
+        elif argument != NO_RESTART_FLAG and not argument.startswith(f"{PROCESSES_FLAG}="):
+            kept.append(argument)
+    return kept
 
 
 class Signals:
@@ -547,6 +615,19 @@ def _member_parser() -> argparse.ArgumentParser:
         default=os.environ.get("TENURE_CONFIG") or None,
         help="TOML file with settings; flags and TENURE_… variables go before it",
     )
+    parser.add_argument(
+        PROCESSES_FLAG,
+        type=int,
+        metavar="N",
+        help="start N members, on ports from --port on, watch over them, and give back at once the "
+        "leases of one that crashed",
+    )
+    parser.add_argument(
+        NO_RESTART_FLAG,
+        action="store_true",
+        help="with --processes: members that end are not started again",
+    )
+    parser.add_argument("--guard-fd", type=int, help=argparse.SUPPRESS)
     parser.add_argument(
         "--loop",
         metavar="|".join(LOOPS),

@@ -20,6 +20,7 @@ from node.settings import refused_store
 
 if TYPE_CHECKING:
     from lease import Lease, LeaseSettings, LeaseStore
+    from node.crash_guard import Report
     from node.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -28,11 +29,17 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 class Leases:
-    """`owner` is what stands in the records for people."""
+    """`owner` is what stands in the records for people; `report` tells a supervisor of each lease,
+    before it is asked for."""
 
     def __init__(
-        self, settings: Settings, environment: Environment, owner: Callable[[], str]
+        self,
+        settings: Settings,
+        environment: Environment,
+        owner: Callable[[], str],
+        report: Report | None = None,
     ) -> None:
+        self._report = report
         self._settings = settings
         self._environment = environment
         self._owner = owner
@@ -97,6 +104,9 @@ class Leases:
             nonce=f"{environment.rng.getrandbits(64):016x}",
         )
         self._leases.append(made)
+        url = store if isinstance(store, str) else self._settings.lease if store is None else None
+        if self._report is not None and url is not None:
+            self._report.add(url, made)
         return made
 
     def _forget_closed(self) -> None:

@@ -76,6 +76,7 @@ from singleton.events import (
 
 if TYPE_CHECKING:
     from lease import Lease, LeaseStore
+    from node.crash_guard import Report
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,8 @@ class ActorSystem:
     `system = await ActorSystem.start(…)` and `await system.leave()`. Raises `SettingsError` at
     construction.
 
-    environment: what the node gets from outside; the testkit hands in a simulated one.
+    environment: what the node gets from outside; the testkit hands in a simulated one. report:
+    tells a supervisor of the leases here, which gives them back after a crash.
     """
 
     def __init__(
@@ -112,8 +114,10 @@ class ActorSystem:
         settings: Settings | None = None,
         *,
         environment: Environment | None = None,
+        report: Report | None = None,
         **kwargs: Any,
     ) -> None:
+        self._report = report
         self.settings = settings_from(settings, **kwargs)
         self._environment = environment
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -174,7 +178,7 @@ class ActorSystem:
         environment = self._environment
         if environment is None:
             environment = self._environment = await self._real_environment(loop)
-        self._leases = Leases(self.settings, environment, self._lease_owner)
+        self._leases = Leases(self.settings, environment, self._lease_owner, self._report)
         try:
             if environment.transport is None:
                 self._runtime = self._make_runtime(loop, environment, None)

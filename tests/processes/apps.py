@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -239,3 +240,20 @@ def undying(system: ActorSystem) -> None:
 
 
 KEPT: list[asyncio.Task[None]] = []  # the loop itself holds tasks weakly only
+
+
+class Counting(Actor):
+    """Hosts, and does nothing."""
+
+
+def counting(system: ActorSystem) -> None:
+    """A singleton on every member."""
+    system.cluster.singleton.start(type_name="counter", actor=Counting)
+
+
+def with_helper(system: ActorSystem) -> None:
+    """The same, and a process beside it, which outlives a killed member."""
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    path = Path(os.environ["DIRECTORY"]) / f"helper.{os.getpid()}"
+    path.write_text(str(helper.pid))
+    counting(system)
