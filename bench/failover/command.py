@@ -26,7 +26,8 @@ from bench.partition.subject import BLOCK, SENT
 from bench.processes import Members, NotSeenError
 from bench.report import Row
 
-LEVELS = ("none", "downing", "lease")
+LEVELS = ("none", "downing", "lease", "lease+guard")
+UNDER_LEASE = ("lease", "lease+guard")
 CUT = ("partition", "partition-store", "one-way", "store-cut-host")
 STORE_CUT = ("partition-store", "store-cut-host")
 """An SQLite file cannot be cut off."""
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         (level, fault)
         for fault in arguments.faults
         for level in arguments.levels
-        if level == "lease" or fault not in OF_STORE
+        if level in UNDER_LEASE or fault not in OF_STORE
         if arguments.store != "sqlite" or fault not in STORE_CUT
     ]
     with Progress(disable=not sys.stderr.isatty()) as progress:
@@ -138,7 +139,7 @@ def _write(
     for entry in content["rows"]:  # type: ignore[attr-defined]
         about = entry["note"].partition(";")[0]
         entry["fault"], _, entry["level"] = about.partition(" at level ")
-        entry["store"] = arguments.store if entry["level"] == "lease" else None
+        entry["store"] = arguments.store if entry["level"] in UNDER_LEASE else None
     if arguments.json is not None:
         report.write(arguments.json, content)
     if arguments.out is None:
@@ -183,6 +184,7 @@ def _cell(
                     network,
                     _flags(level, store, ttl_s),
                     spare=1 if on_a_host else 0,
+                    guarded=level == "lease+guard",
                     environment={
                         SENT: str(directory / "sent"),
                         BLOCK: f"{PAUSES['pause-mid'] * ttl_s:g}",
@@ -205,7 +207,7 @@ def _places(
     stack: ExitStack, arguments: argparse.Namespace, level: str, fault: str, directory: Path
 ) -> tuple[NamespaceNetwork | LoopbackNetwork, Store | None]:
     """Where the members of a cell run, and the store of its leases."""
-    etcd = level == "lease" and arguments.store == "etcd"
+    etcd = level in UNDER_LEASE and arguments.store == "etcd"
     hosts = None
     if fault in CUT:
         if not can_make_networks():
@@ -217,7 +219,7 @@ def _places(
             store = stack.enter_context(EtcdOfOne(directory, hosts))
         except RuntimeError as error:
             raise NotPossibleError(str(error)) from error
-    elif level == "lease":
+    elif level in UNDER_LEASE:
         store = SqliteFile(directory / "leases.db")
     if hosts is not None:
         return NamespaceNetwork(hosts), store
@@ -239,21 +241,23 @@ def target_of(
     if metric in ZERO and level != "none":
         return 0.0
     match level, fault, metric:
+        case "lease+guard", "crash", "unavailable_s":
+            return 1.0
         case "none", "crash", "unavailable_s":
             return 0.5
         case "downing", "crash", "unavailable_s":
             return 0.6
         case "lease", "crash", "after_expiry_s":
             return 0.7 if store == "etcd" else 0.3
-        case "lease", "store-cut-host", "return_s":
+        case (("lease" | "lease+guard"), "store-cut-host", "return_s"):
             return ttl_s + 2.0
         case "downing", "partition", "unavailable_s":
             return 10.0
-        case "lease", "leave", "unavailable_s":
+        case (("lease" | "lease+guard"), "leave", "unavailable_s"):
             return 0.06 + STEP_S
         case _, "leave", "unavailable_s":
             return 0.02 + STEP_S
-        case "lease", "store-outage", "return_s":
+        case (("lease" | "lease+guard"), "store-outage", "return_s"):
             return 5.5
         case _, "leave", "lost":
             return 0.0

@@ -18,6 +18,7 @@ LEVELS = {
     "none": "none",
     "downing": "downing",
     "lease": "downing + lease",
+    "lease+guard": "the same, with the crash guard",
 }
 COLOURS = ("#2a6fbb", "#d9822b", "#3a9a5c", "#8e5bb5", "#b8433f")
 HTML = Template("""<!doctype html>

@@ -29,12 +29,12 @@ class Windows:
 
 def unavailable_s(level: str, fault: str, w: Windows) -> tuple[float, float] | None:
     """None where the arithmetic gives no figure."""
-    leased = level == "lease"
+    leased = level.startswith("lease")
     left_s = (w.ttl_s * 2 / 3, w.ttl_s)
     match fault:
         case "leave":
             return 0.0, w.steps_s + 0.1
-        case "crash" if leased:
+        case "crash" if level == "lease":
             return left_s[0], left_s[1] + w.steps_s + 0.3
         case "crash":
             return 0.0, w.steps_s + 0.45

@@ -112,7 +112,8 @@ class Rounds:
     def run(self) -> None:
         """One round. Raises `NotSeenError` when something did not happen."""
         cluster, samples = self._cluster, self._samples
-        for metric in metrics_of(self._fault, leased=self._store is not None):
+        waits = self._store is not None and not cluster.guarded
+        for metric in metrics_of(self._fault, leased=waits):
             samples.asked[metric] += 1
         old = cluster.settle()
         # The moment of a fault must not keep step with probes or renewals.
@@ -161,8 +162,9 @@ class Rounds:
         at_s = cluster.signal(life, signal.SIGKILL)
         expires_at_s = None if self._store is None else self._store.expiry_s()
         first_s = self._await_another(old, at_s)
-        if expires_at_s is not None:
+        if expires_at_s is not None and not cluster.guarded:
             self._samples.add("after_expiry_s", first_s - expires_at_s)
+        cluster.wait("its process is gone", lambda: not life.running, OUTCOME_S)
         cluster.restarts = True
         cluster.start_one(life.host)
 
@@ -373,7 +375,7 @@ def spans_of(steps: list[float]) -> list[tuple[float, float]]:
 
 
 def metrics_of(fault: str, *, leased: bool) -> list[str]:
-    """What a round of this fault measures."""
+    """What a round of this fault measures; `leased`: a crash costs what is left of a ttl."""
     metrics = [
         "unavailable_s", "acting_overlap_s", "authoritative_overlap_s", "overrun_s", "sent",
         "handled_once", "handled_twice", "lost", "fenced_off",

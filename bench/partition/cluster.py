@@ -8,7 +8,9 @@ to it: see `bench.partition.rounds`. Called by that and by `tests/processes`.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import signal
 import sys
 import time
@@ -107,6 +109,7 @@ class Life:
     member: Member
     ended_at_s: float | None = None
     told: bool = False
+    is_guarded: bool = False
     up: dict[str, str] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     _read: int = 0
@@ -118,8 +121,21 @@ class Life:
 
     @property
     def process(self) -> Popen[bytes]:
-        """The process."""
+        """The process that was started here."""
         return self.member.process
+
+    @property
+    def pid(self) -> int:
+        """Of the member itself, where that is the only child of a supervisor. Raises
+        `NotSeenError` when it has ended."""
+        if not self.is_guarded:
+            return self.process.pid
+        parent = self.process.pid
+        try:
+            (child,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        except (OSError, ValueError):
+            raise NotSeenError(f"{self.member.name} has no process under its supervisor") from None
+        return int(child)
 
     def lines(self, event: str, since_s: float) -> list[Line]:
         """The facts of its history called so, written at this instant or later."""
@@ -149,7 +165,8 @@ class Cluster:
 
     arguments: further flags of each member. each_hosts: each member hosts a singleton of its own.
     spare: so many of the network's hosts are left alone until `start_one` names them. environment:
-    further variables of each member.
+    further variables of each member. guarded: each runs under a supervisor of its own, which gives
+    its lease back when it crashes.
     """
 
     def __init__(
@@ -162,7 +179,9 @@ class Cluster:
         spare: int = 0,
         loop: str = "uvloop",
         environment: Mapping[str, str] | None = None,
+        guarded: bool = False,
     ) -> None:
+        self.guarded = guarded
         self.directory = directory
         self.network = network
         self.hosts = range(len(network.addresses) - spare)
@@ -208,17 +227,22 @@ class Cluster:
         for seed in self.network.addresses[: min(SEEDS_MAX, len(self.hosts))]:
             command += ["--seed", seed]
         command += ["--history", str(history), "--state-dir", str(state), *self._arguments]
+        if self.guarded:
+            command += ["--processes", "1", "--no-restart"]
         at_s = boottime_s()
         process = spawn(command, log, **self._environment)
-        life = Life(host, Member(name, PORT, None, history, log, at_s, process))
+        member = Member(name, PORT, None, history, log, at_s, process)
+        life = Life(host, member, is_guarded=self.guarded)
         self.lives.append(life)
         return life
 
     def signal(self, life: Life, number: signal.Signals) -> float:
         """Send a signal; the instant just before it."""
         life.told |= number in (signal.SIGKILL, signal.SIGTERM)
+        # An operator tells the supervisor; everything else befalls the member.
+        pid = life.process.pid if number is signal.SIGTERM else life.pid
         at_s = boottime_s()
-        life.process.send_signal(number)
+        os.kill(pid, number)
         return at_s
 
     def supervise(self) -> None:
@@ -234,6 +258,9 @@ class Cluster:
         """Kill what still runs of the processes started here, and reap it."""
         for life in self.lives:
             if life.process.poll() is None:
+                if life.is_guarded:
+                    with contextlib.suppress(NotSeenError, ProcessLookupError):
+                        os.kill(life.pid, signal.SIGKILL)
                 life.process.kill()
         for life in self.lives:
             life.process.wait()

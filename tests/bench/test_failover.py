@@ -48,6 +48,7 @@ def test_the_arithmetic_of_the_levels() -> None:
     """Defaults: what docs/failover.md says."""
     w = Windows()
     assert unavailable_s("lease", "crash", w) == pytest.approx((10.0, 15.45))
+    assert unavailable_s("lease+guard", "crash", w) == unavailable_s("downing", "crash", w)
     assert unavailable_s("downing", "partition", w) == pytest.approx((4.5, 9.15))
     assert unavailable_s("lease", "partition", w) == pytest.approx((10.0, 15.65))
     assert unavailable_s("none", "pause", w) is None
@@ -56,7 +57,7 @@ def test_the_arithmetic_of_the_levels() -> None:
 def test_each_cell_has_its_targets_and_a_line_in_the_matrix() -> None:
     for level in LEVELS:
         for fault in FAULTS:
-            for metric in metrics_of(fault, leased=level == "lease"):
+            for metric in metrics_of(fault, leased="lease" in level):
                 target_of(metric, level, fault)
     assert target_of("acting_overlap_s", "none", "partition") is None, "shown, not hidden"
     assert target_of("acting_overlap_s", "lease", "partition") == 0.0
