@@ -257,3 +257,9 @@ def with_helper(system: ActorSystem) -> None:
     path = Path(os.environ["DIRECTORY"]) / f"helper.{os.getpid()}"
     path.write_text(str(helper.pid))
     counting(system)
+
+
+def two_hundred(system: ActorSystem) -> None:
+    """Two hundred singletons on every member."""
+    for number in range(200):
+        system.cluster.singleton.start(type_name=f"job-{number:03d}", actor=Counting)
