@@ -106,6 +106,21 @@ class Actor:
         children ended. To raise is reported and changes nothing; an async one is cancelled after
         the stop timeout, and abandoned when it takes no notice."""
 
+    def serialize_for_hand_over(self) -> bytes | None:
+        """Called (plain only) after `post_stop` of a singleton's instance that stops in order, with
+        its authority held: what the next one is to begin with, if that is known to take over in
+        order; None, as here, for nothing. At most `singleton.machine.STATE_BYTES_MAX` bytes.
+
+        It saves the next instance work and is no storage: after a crash, a loss of authority or a
+        takeover by another than the one that asked, there is none. To raise is reported, and hands
+        nothing over.
+        """
+        return None
+
+    def restore_from_hand_over(self, state: bytes, /) -> None:
+        """Called (plain only) before `pre_start`, with what the former instance gave; not called
+        without. To raise is a failure of the actor, whose next instance begins without it."""
+
     def pre_restart(self, error: Exception, message: object, /) -> Any:
         """Called (plain or async) on the instance that failed, before its children stop and its
         `post_stop` runs. `message` is the one it failed on; None for a failed start, or a child's

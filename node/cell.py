@@ -36,6 +36,7 @@ import operator
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +79,13 @@ if TYPE_CHECKING:
     from node.ask import Asker
     from node.runtime import Runtime
 
-HandBack = Callable[[list[Delivery]], None]
 
 GOES = frozenset(
     {StopCause.LEASE_LOST, StopCause.HANDED_OVER, StopCause.LEAVING, StopCause.STOPPED}
 )
 """Another instance takes its place, here or elsewhere."""
+HANDS_OVER = GOES - {StopCause.LEASE_LOST}
+"""It did so in order, and nobody else has acted since."""
 STASH_MAX = 1_000
 PIPES_MAX = 10_000
 CANCELS_MAX = 3  # then a coroutine that takes no notice is abandoned
@@ -110,14 +112,31 @@ _AT = {State.STOPPING: "stop", State.STOPPED: "stop", State.RESTARTING: "restart
 _RUNNING = State.RUNNING  # as a global it is found five times as fast
 
 
+@dataclass
+class HandOver:
+    """Between an instance and the next one, here or elsewhere. `hand_back` takes the messages to
+    its path that it was told to stop before; `state` is what the former one gave, and in the end
+    what this one gives."""
+
+    hand_back: Callable[[list[Delivery]], None]
+    state: bytes | None = None
+
+
 class _Gated:
     """What a cell remembers that acts only with authority."""
 
-    __slots__ = ("authority", "hand_back", "held", "is_exempt", "is_in_coroutine", "losses")
+    __slots__ = (
+        "authority",
+        "hand_over",
+        "held",
+        "is_exempt",
+        "is_in_coroutine",
+        "losses",
+    )
 
-    def __init__(self, authority: Authority, hand_back: HandBack | None = None) -> None:
+    def __init__(self, authority: Authority, hand_over: HandOver | None = None) -> None:
         self.authority = authority
-        self.hand_back = hand_back  # takes what was not handled when it was told to stop
+        self.hand_over = hand_over
         self.held: Callable[[], None] | None = None  # what goes on once the gate is open
         self.is_exempt = False  # what runs is `post_stop`
         self.is_in_coroutine = False  # that handles the present message
@@ -232,10 +251,9 @@ class Cell:
         self._after_children: Callable[[], None] | None = None
         self._backoff: asyncio.Handle | None = None
 
-    def gate_by(self, authority: Authority, hand_back: HandBack | None) -> None:
-        """Act only with this authority; messages to its path that it was told to stop before are
-        given to `hand_back`. Called before it has begun."""
-        self._gated = _Gated(authority, hand_back)
+    def gate_by(self, authority: Authority, hand_over: HandOver | None) -> None:
+        """Act only with this authority. Called before it has begun."""
+        self._gated = _Gated(authority, hand_over)
 
     @property
     def authority(self) -> Authority | None:
@@ -955,6 +973,13 @@ class Cell:
         if gated is not None and not gated.authority.is_open:
             self._start_lost()
             return
+        if gated is not None and gated.hand_over is not None and gated.hand_over.state is not None:
+            state, gated.hand_over.state = gated.hand_over.state, None
+            try:
+                actor.restore_from_hand_over(state)
+            except BaseException as error:  # noqa: BLE001 - user code; supervision decides
+                self._fail(error, None)
+                return
         self._hook(actor.pre_start, self._started)
 
     def _has_messages(self) -> bool:
@@ -1220,8 +1245,8 @@ class Cell:
     def _handed_back(self, left: list[object], reason: StopReason) -> list[object]:
         """Give back what another instance may handle in its place; returns the rest: messages to
         this very one, and all when it has not only been told to go."""
-        hand_back = None if self._gated is None else self._gated.hand_back
-        if hand_back is None or reason.cause not in GOES:
+        hand_over = None if self._gated is None else self._gated.hand_over
+        if hand_over is None or reason.cause not in GOES:
             return left
         back, rest = list[Delivery](), list[object]()
         for item in left:
@@ -1231,7 +1256,7 @@ class Cell:
             else:
                 rest.append(item)
         if back:
-            hand_back(back)
+            hand_over.hand_back(back)
         return rest
 
     def _finish_stop(self) -> None:
@@ -1239,8 +1264,26 @@ class Cell:
         assert reason is not None
         if actor is None:
             self._terminated(None)
-        else:
-            self._hook(lambda: actor.post_stop(reason), self._terminated, is_exempt=True)
+            return
+
+        def stopped(error: BaseException | None) -> None:
+            if error is None and reason.cause in HANDS_OVER:
+                self._take_state(actor)
+            self._terminated(error)
+
+        self._hook(lambda: actor.post_stop(reason), stopped, is_exempt=True)
+
+    def _take_state(self, actor: Actor) -> None:
+        gated = self._gated
+        if gated is None or gated.hand_over is None or not gated.authority.held:
+            return
+        try:
+            state = actor.serialize_for_hand_over()
+            if state is not None and not isinstance(state, bytes):
+                raise TypeError(f"it returned {type(state).__name__}, not bytes")
+            gated.hand_over.state = state
+        except BaseException as error:  # noqa: BLE001 - user code; the next one begins without
+            self._report_hook(error, "serialize_for_hand_over")
 
     def _terminated(self, error: BaseException | None) -> None:
         self._report_hook(error, "post_stop")

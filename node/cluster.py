@@ -18,6 +18,7 @@ from downing.events import DownRequested
 from downing.strategies import LeaseMajority
 from gossip.membership import MembershipView, NodeId, Status
 from node.actor import Actor
+from node.cell import HandOver
 from node.core import NodeCore, ProxyRequested
 from node.environment import LinkRecord
 from node.errors import SettingsError
@@ -97,6 +98,9 @@ class SingletonHost:
         name, attempt = effect.type_name, effect.attempt
         kind = self.kinds[name]
         key = (name, attempt)
+        hand_over = HandOver(
+            lambda deliveries: self._proxies.hand_back(name, deliveries), effect.state
+        )
         try:
             self._refs[key] = self._runtime.spawn_at(
                 PREFIX + name,
@@ -104,9 +108,9 @@ class SingletonHost:
                 kind.args,
                 gated=True,
                 authority=self.leases.authority(name),
-                hand_back=lambda deliveries: self._proxies.hand_back(name, deliveries),
+                hand_over=hand_over,
                 on_started=lambda: self._started(name, attempt),
-                on_stopped=lambda reason: self._ended(key, reason),
+                on_stopped=lambda reason: self._ended(key, reason, hand_over.state),
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, the manager must hear of it
             event = InstanceFailed(name, attempt, f"{type(error).__name__}: {error}")
@@ -140,11 +144,11 @@ class SingletonHost:
             count, _ = self.failures.get(name, (0, ""))
             self.failures[name] = (count + 1, f"{event.type_name}: {event.text}")
 
-    def _ended(self, key: tuple[str, int], reason: StopReason) -> None:
+    def _ended(self, key: tuple[str, int], reason: StopReason, state: bytes | None) -> None:
         self._refs.pop(key, None)
         if key in self._ordered:
             self._ordered.discard(key)
-            self.feed(InstanceStopped(*key, str(reason)))
+            self.feed(InstanceStopped(*key, str(reason), state))
         else:
             self.feed(InstanceFailed(*key, str(reason)))
 

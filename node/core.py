@@ -56,13 +56,19 @@ from singleton.events import (
     StopRequested,
 )
 from singleton.machine import SingletonMachine, answer_unhosted
-from singleton.messages import HandOverAnswer, HandOverAsk, HostNotice, MoveAsk
+from singleton.messages import (
+    HandOverAnswer,
+    HandOverAsk,
+    HandOverState,
+    HostNotice,
+    MoveAsk,
+)
 from singleton.settings import SingletonSettings
 
 FLIGHT_RECORD_MAX = 256
 STEPS_MAX = 10_000
 
-SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HostNotice, MoveAsk)
+SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HandOverState, HostNotice, MoveAsk)
 OTHERS = (*SINGLETON_MESSAGES, *DOWNING_MESSAGES, Relay, Relayed)
 RELAYABLE = (*DOWNING_RELAYABLE, HandOverAsk, HandOverAnswer)
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, cast, get_args
 from gossip.membership import NodeId
 from node.actor import Actor, Terminated
 from node.authority import Authority, Gate
-from node.cell import Cell
+from node.cell import Cell, HandOver
 from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
 from node.environment import DataLink, LinkMemory
 from node.errors import (
@@ -272,7 +272,7 @@ class Runtime:
         on_stopped: Callable[[StopReason], None] | None = None,
         gated: bool = False,
         authority: Authority | None = None,
-        hand_back: Callable[[list[Delivery]], None] | None = None,
+        hand_over: HandOver | None = None,
         supervision: Supervision | None = None,
         mailbox_max: int | None = None,
         when_full: WhenFull | None = None,
@@ -283,13 +283,12 @@ class Runtime:
         `on_started` is called once, when the first instance has run its `pre_start`; `on_stopped`
         once, when the actor has ended for good (`post_stop` is done). `gated`: it and all below it
         begin no step while `gate` is closed, `post_stop` excepted; `authority` in its place.
-        `hand_back` takes what a gated actor that was told to stop has not handled. Raises as
-        `spawn`.
+        `hand_over` is between a gated actor and the one before and after it. Raises as `spawn`.
         """
         self._check_room(path)
         cell = self._new_cell(path, cls, args, None, supervision, mailbox_max, when_full, stash_max)
         if authority is not None or gated:
-            cell.gate_by(authority or Authority(self.gate), hand_back)
+            cell.gate_by(authority or Authority(self.gate), hand_over)
         cell.on_started = on_started
         if on_stopped is not None:
             cell.on_stopped = [on_stopped]

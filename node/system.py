@@ -70,9 +70,11 @@ from singleton.events import (
     InstanceChanged,
     LeaveStarted,
     SingletonStateChanged,
+    StateTooLarge,
     TermsDiffer,
     UniquenessNotProven,
 )
+from singleton.machine import STATE_BYTES_MAX
 
 if TYPE_CHECKING:
     from lease import Lease, LeaseStore
@@ -706,6 +708,15 @@ class ActorSystem:
                 self._warn_not_proven(fact)
             case TermsDiffer():
                 self._warn_of_terms(fact)
+            case StateTooLarge():
+                logger.error(
+                    "the state of a singleton is not handed over: it is too large",
+                    extra={
+                        "singleton": fact.type_name,
+                        "bytes": fact.byte_count,
+                        "bytes_max": STATE_BYTES_MAX,
+                    },
+                )
             case SingletonStateChanged():
                 logger.info(
                     "singleton",

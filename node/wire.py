@@ -59,6 +59,7 @@ TAGS: dict[int, type] = {
     33: s.HandOverAnswer,
     34: s.HostNotice,
     35: s.MoveAsk,
+    36: s.HandOverState,
     48: d.ContactPing,
     49: d.ContactAck,
     50: d.ProposeDown,

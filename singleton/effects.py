@@ -13,10 +13,14 @@ from gossip.membership import NodeId
 
 @dataclass(frozen=True, slots=True)
 class StartInstance:
-    """Spawn the actor; answered by `InstanceStarted`, or `InstanceFailed` when it cannot start."""
+    """Spawn the actor; answered by `InstanceStarted`, or `InstanceFailed` when it cannot start.
+
+    `state` is what the former instance handed over, if it did.
+    """
 
     type_name: str
     attempt: int
+    state: bytes | None = None
 
 
 class StopCause(enum.Enum):

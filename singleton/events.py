@@ -59,11 +59,12 @@ class InstanceStarted:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStopped:
-    """Answer to `StopInstance`: the actor has terminated."""
+    """Answer to `StopInstance`: the actor has terminated. `state` is for the next one."""
 
     type_name: str
     attempt: int
     reason: str = ""
+    state: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,15 @@ class SingletonStateChanged:
     host: NodeId | None
     attempt: int
     explain: str
+
+
+@dataclass(frozen=True, slots=True)
+class StateTooLarge:
+    """Published, a warning: the next instance begins without the state of this one, which has
+    `byte_count` bytes."""
+
+    type_name: str
+    byte_count: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,7 @@ from singleton.events import (
     MoveRequested,
     SingletonStateChanged,
     StartRequested,
+    StateTooLarge,
     StopRequested,
     TermsDiffer,
     UniquenessNotProven,
@@ -123,6 +124,7 @@ from singleton.messages import (
     AnswerKind,
     HandOverAnswer,
     HandOverAsk,
+    HandOverState,
     HostNotice,
     MoveAsk,
     NoticeKind,
@@ -132,6 +134,8 @@ from singleton.settings import SingletonSettings, differing
 HELPERS = 3
 DRAIN_LATE_MAX_S = 0.25
 """A loss that is noticed later than this befell a process that stood still: it drains nothing."""
+STATE_BYTES_MAX = 64 * 1024
+"""What an instance may hand over: it travels between control messages."""
 HEARSAY_S = 1.0
 """What a member's record shows of its store may be so old, beside the time until it looks again."""
 EPOCH_MAX = 2**62
@@ -264,6 +268,9 @@ class SingletonMachine:
         self._leaving = False
         self._release_told = False
         self._live = False  # an instance was started and has not terminated
+        # What our last instance gave for the next one, and the epoch it hosted in.
+        self._given: tuple[int, bytes] | None = None
+        self._handed: tuple[int, bytes] | None = None  # to us: the epoch of its host, the state
         self._failures = 0
         self._end_reason = ""
         self._restart_at = math.inf
@@ -595,6 +602,8 @@ class SingletonMachine:
             return
         self._live = False
         self._end_reason = event.reason
+        if isinstance(event, InstanceStopped) and self.state is State.STOPPING:
+            self._keep_state(event.state)
         self._history(InstanceEvent.STOPPED, event.reason)
         if self.state in HOLDING:
             restart = self._settings.restart_on_termination
@@ -648,6 +657,7 @@ class SingletonMachine:
             if self.state in CANDIDATE and self._yielded.get(asker.id) != ask.round:
                 self._yielded[asker.id] = ask.round
                 self._fire(Trigger.ROUND_VOID, now)
+            self._hand_over(asker.id)
             self._answer(asker.id, ask.round, AnswerKind.NONE)
 
     def _is_older(self, asker: Member, ask: HandOverAsk) -> bool:
@@ -948,6 +958,7 @@ class SingletonMachine:
 
     def _begin_round(self, now: float) -> None:
         """Ask everybody anew; who was silent so far has been silent since it was first asked."""
+        self._handed = None  # whoever we yield to may host before us
         self._round += 1
         self._resend_at = now + self._settings.ask_resend_s
         for asked in self._asked.values():
@@ -960,6 +971,7 @@ class SingletonMachine:
                 self._send_ask(peer)
 
     def _drop_round(self, now: float) -> None:
+        self._handed = None
         self._asked.clear()
 
     def _want_lease(self, now: float) -> None:
@@ -1018,17 +1030,22 @@ class SingletonMachine:
         self._unproven = set() if self._settings.leased else set(silent)
         self._asked.clear()
         self._failures = 0
+        handed, self._handed = self._handed, None
+        state = None
+        if handed is not None and handed[0] == self._epoch and not silent:
+            state = handed[1]  # nobody has hosted since
+        self._given = None
         self._epoch += 1
         self._claims.pop(self.self_id, None)  # promised to us; from here on we hold it
-        self._start_instance(now)
+        self._start_instance(now, state)
         self._notify(NoticeKind.HOLDS, self._told)
 
-    def _start_instance(self, now: float) -> None:
+    def _start_instance(self, now: float, state: bytes | None = None) -> None:
         self.attempt += 1
         self._live = True
         self._restart_at = math.inf
         self._history(InstanceEvent.STARTING, "")
-        self._out.append(StartInstance(self.type_name, self.attempt))
+        self._out.append(StartInstance(self.type_name, self.attempt, state))
 
     def _note_start(self, now: float) -> None:
         self.started_at = now
@@ -1068,7 +1085,7 @@ class SingletonMachine:
             self._out.append(StopInstance(self.type_name, self.attempt, cause, reason, unguarded))
 
     def _withdraw(self, now: float) -> None:
-        self._asked.clear()
+        self._drop_round(now)
         self._round += 1
         if self._hosts:
             self._notify(NoticeKind.WITHDRAWN, self._next_eligible())
@@ -1079,6 +1096,7 @@ class SingletonMachine:
     def _release(self, now: float) -> None:
         """The instance has terminated: first of all those are told that wait for it."""
         for peer in sorted(self._waiting):
+            self._hand_over(peer)
             self._answer(peer, self._waiting[peer], AnswerKind.NONE)
         self._waiting.clear()
         self.started_at = math.inf
@@ -1091,6 +1109,28 @@ class SingletonMachine:
         else:
             self._claim(moving_to, self._epoch, now, is_promised=True)
             self._notify(NoticeKind.MOVES, self._told, who=moving_to)
+
+    def _keep_state(self, state: bytes | None) -> None:
+        self._given = None
+        if state is not None and len(state) > STATE_BYTES_MAX:
+            self._out.append(Publish(StateTooLarge(self.type_name, len(state))))
+        elif state is not None:
+            self._given = (self._epoch, state)
+
+    def _hand_over(self, peer: NodeId) -> None:
+        """Before it is told that nothing runs here any more; not once another one has hosted."""
+        if self._given is not None and self._given[0] == self._epoch:
+            self._out.append(Send(peer, HandOverState(self.type_name, *self._given)))
+        else:
+            self._given = None
+
+    def _on_state(self, sender: NodeId, handed: HandOverState, now: float) -> None:
+        if self.state not in CANDIDATE or sender not in self._asked:
+            self.ignored["state of one not asked"] += 1
+        elif len(handed.state) > STATE_BYTES_MAX or not 0 <= handed.epoch < EPOCH_MAX:
+            self.ignored["state that is none"] += 1
+        else:
+            self._handed = (handed.epoch, handed.state)
 
     def _end_tenure(self, now: float) -> None:
         self._latch = f"its instance ended by itself: {self._end_reason or 'no reason given'}"
@@ -1318,5 +1358,6 @@ _MESSAGE_READERS: dict[type, str] = {
     HandOverAsk: "_on_ask",
     HandOverAnswer: "_on_answer",
     HostNotice: "_on_notice",
+    HandOverState: "_on_state",
     MoveAsk: "_on_move_ask",
 }

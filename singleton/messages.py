@@ -76,6 +76,16 @@ class HostNotice:
 
 
 @dataclass(frozen=True, slots=True)
+class HandOverState:
+    """What the instance that has just stopped here gives to the next one; comes before the `NONE`
+    that the receiver waits for. `epoch` is the sender's as a host."""
+
+    type_name: str
+    epoch: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class MoveAsk:
     """Hand the office to `to`: an operator's order, passed on to the host. Not answered."""
 

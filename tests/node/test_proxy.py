@@ -12,6 +12,7 @@ import pytest
 
 from gossip.membership import NodeId
 from node.actor import Actor, on
+from node.cell import HandOver
 from node.environment import LinkMemory
 from node.errors import AskTimeoutError, DeadActorError, MessageError
 from node.events import DeadLetter, Why
@@ -107,7 +108,7 @@ class Trio(Stage):
             Ledger,
             (self.log,),
             gated=True,
-            hand_back=lambda deliveries: self.proxies[node].hand_back(TYPE, deliveries),
+            hand_over=HandOver(lambda deliveries: self.proxies[node].hand_back(TYPE, deliveries)),
         )
         self.settle()
         return instance
