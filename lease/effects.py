@@ -17,6 +17,7 @@ class ReadStore:
     name: str
     attempt: int
     timeout_s: float  # the machine waits no longer for the answer
+    only_looks: bool = False  # nobody wants it here: `LeaseStore.look`
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,8 @@ class LeaseKeeper:
     async def _read(self, order: ReadStore) -> None:
         answer: object
         try:
-            record = await self._store.read(order.name)
+            find = self._store.look if order.only_looks else self._store.read
+            record = await find(order.name)
             remaining_s = self._remaining_s(record)
             answer = RecordRead(order.name, order.attempt, record, remaining_s)
         except LeaseUnavailableError as error:

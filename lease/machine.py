@@ -73,7 +73,11 @@ PENDING_MAX = 64
 """Unanswered writes that are remembered; more can only be found as "ours, of unknown age"."""
 
 
-COUNTED_FROM_0 = ("grants", "renewals", "failures", "timeouts", "conflicts", "losses", "at risk")
+LOSSES = ("deadline", "deleted", "released", "taken", "token")
+COUNTED_FROM_0 = (
+    *("grants", "renewals", "failures", "timeouts", "conflicts", "at risk", "losses"),
+    *(f"lost: {kind}" for kind in LOSSES),
+)
 """There from the start, so that an alarm sees the first one."""
 
 
@@ -532,7 +536,8 @@ class LeaseMachine:
 
     def _read(self, now: float) -> None:
         timeout_s = self._begin_request(_Aim.LOOK, now)
-        self._out.append(ReadStore(self.settings.name, self._attempts, timeout_s))
+        only_looks = self.state is State.IDLE
+        self._out.append(ReadStore(self.settings.name, self._attempts, timeout_s, only_looks))
 
     def _write(self, aim: _Aim, token: int | None, now: float) -> None:
         assert self._looked, "a write is based on a record that was seen"

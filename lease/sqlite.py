@@ -108,6 +108,10 @@ class SqliteStore(LeaseStore):
         """See `LeaseStore`."""
         return await self._run(lambda: self._read(name))
 
+    async def look(self, name: str) -> LeaseRecord | None:
+        """See `LeaseStore`: a file that somebody has locked can be read."""
+        return await self._run(lambda: self._look(name))
+
     async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
         """See `LeaseStore`. What gives or takes a lease is on the disk when this returns; a
         renewal may be lost with the power, together with its holder."""
@@ -153,6 +157,13 @@ class SqliteStore(LeaseStore):
     def _read(self, name: str) -> LeaseRecord | None:
         with self._at_the_file() as connection:
             return _select(connection, name)
+
+    def _look(self, name: str) -> LeaseRecord | None:
+        with self._at_the_file() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            record = _select(connection, name)
+            connection.execute("ROLLBACK")
+            return record
 
     def _version_of(self, name: str) -> str | None:
         record = self._read(name)

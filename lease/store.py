@@ -34,6 +34,12 @@ class LeaseStore(ABC):
         believe of a record, and a damaged one is not free (I-13).
         """
 
+    async def look(self, name: str) -> LeaseRecord | None:
+        """As `read`, for those who only watch; that it answers is told to others as "this member
+        could have the lease". A store that can be read while it takes no write must not answer
+        this one then: it overrides it. This one reads."""
+        return await self.read(name)
+
     @abstractmethod
     async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
         """Replace the record of that version, None: create it where there is none.

@@ -88,6 +88,10 @@ HANDS_OVER = GOES - {StopCause.LEASE_LOST}
 """It did so in order, and nobody else has acted since."""
 STASH_MAX = 1_000
 PIPES_MAX = 10_000
+MAY_BE_DONE = (
+    f"{Why.AUTHORITY_LOST}, so it may be done, in whole or in part: ask again only what can be "
+    "done twice, or is fenced"
+)
 CANCELS_MAX = 3  # then a coroutine that takes no notice is abandoned
 CANCEL_AGAIN = 0.25  # of the stop timeout
 KILLED_S = 0.3  # instead of the stop timeout, once an actor is killed
@@ -803,7 +807,7 @@ class Cell:
         asker, self._asker = self._asker, None
         if asker is not None:
             self.runtime.count("authority: answers dropped")
-            asker.fail(AuthorityLostError(f"{self.path}: {Why.AUTHORITY_LOST}; ask again"))
+            asker.fail(AuthorityLostError(f"{self.path}: {MAY_BE_DONE}"))
 
     def _is_loss(self, error: BaseException) -> bool:
         """It ended for want of authority, which is no failure."""

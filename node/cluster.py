@@ -261,6 +261,7 @@ class Singletons:
         from lease import Lease  # most nodes need none
 
         if isinstance(given, Lease):
+            self._leases.adopt(given)
             return given
         if given is not True and not isinstance(given, str):
             raise SettingsError(

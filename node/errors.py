@@ -46,7 +46,7 @@ class DeadActorError(TenureError):
 
 class AuthorityLostError(TenureError):
     """The actor lost its authority while it handled the ask: what it had begun may have happened,
-    and no answer of it counts. Ask again."""
+    and no answer of it counts. Ask again what can be done twice, or is fenced."""
 
 
 class AuthorityLost(BaseException):

@@ -109,6 +109,11 @@ class Leases:
             self._report.add(url, made)
         return made
 
+    def adopt(self, lease: Lease) -> None:
+        """Show, release and close one that was made elsewhere as if it had been made here."""
+        if lease not in self._leases:
+            self._leases.append(lease)
+
     def _forget_closed(self) -> None:
         for lease in [lease for lease in self._leases if lease.closed]:
             self._leases.remove(lease)

@@ -9,14 +9,16 @@ machine: every message to `/singleton/<type>` on this node, from here or from an
 A message is never dropped because this node's view says "not me": it is held, or goes on to the
 host that this node knows. One that could not be sent (the link to the host is gone or full) is held
 too, and tried again each `RETRY_S` and with each new route: a dead host is noticed a little later
-than its link. A message makes at most `HOPS_MAX` hops, then it is held where it is until the route
-there changes: views that differ cannot make it circle. What an instance here did not handle before
+than its link. A message makes at most `HOPS_MAX` hops, then it is held where it is for so long, and
+goes one hop further: views that differ cannot make it circle, and hold it up no longer than they
+differ. What an instance here did not handle before
 it had to stop comes back, and is held before all that came later.
 
-Order. Between one sender and the singleton it holds also over a planned move: this node sends a
-`DrainMark` after its last message to the former host, which passes it on behind that message like
-any other; whoever hosts answers it. Until then, at most `DRAIN_TIMEOUT_S`, new messages of this
-node wait. After a crash there is nobody to pass anything on, and order is not promised.
+Order. Between one sender and the singleton it holds also over a planned move and a lost lease: this
+node sends a `DrainMark` after its last message to the former host, which passes it on behind that
+message like any other; whoever hosts answers it. Until then new messages of this node wait, at most
+`DRAIN_TIMEOUT_S` once there is a host. After a crash there is nobody to pass anything on, and order
+is not promised.
 
 Budget: with a host, one comparison and one dictionary look-up more than a plain ref; no object is
 made. `bench.messaging` holds it.
@@ -141,6 +143,7 @@ class SingletonProxy:
         "_is_here",
         "_is_warned",
         "_path",
+        "_rest",
         "_retry",
         "_runtime",
         "_was_used",
@@ -168,6 +171,7 @@ class SingletonProxy:
         self._drain: LocalAsk | None = None
         self._drain_timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None  # set: the host cannot be reached now
+        self._rest: asyncio.TimerHandle | None = None  # set: some have made all their hops
 
     @property
     def host(self) -> NodeId | None:
@@ -186,7 +190,11 @@ class SingletonProxy:
             self._hold(node, delivery)
         elif self._is_here:
             self._deliver_here(node, delivery)
-        elif self._retry is not None or delivery.hops >= HOPS_MAX:
+        elif self._retry is not None:
+            self._hold(node, delivery)
+        elif delivery.hops >= HOPS_MAX:
+            if self._rest is None:
+                self._rest = self._runtime.loop.call_later(RETRY_S, self._rested)
             self._hold(node, delivery)
         else:
             if node is None:
@@ -203,8 +211,7 @@ class SingletonProxy:
             return
         origin = node if delivery.hops else None
         if node == self._host:
-            if self._retry is None:
-                self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
+            self._retry_later()
             self._hold(origin, delivery)
         else:
             self.deliver(origin, delivery)
@@ -233,6 +240,8 @@ class SingletonProxy:
         # begins. While one mark is on its way nothing was sent that a second could follow.
         if was_used and former_in_reach and former and not was_here and self._drain is None:
             self._begin_drain(former)
+        elif self._drain is not None and host is not None:
+            self._time_drain(self._drain)  # what the mark follows can leave only now
         self._flush()
 
     def fail_held(self, why: str) -> None:
@@ -246,6 +255,9 @@ class SingletonProxy:
         """Hold nothing any more: what is held becomes dead letters."""
         self._end_drain()
         self._end_retry()
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         held, self._held = self._held, deque()
         for _, delivery in held:
             self._runtime.dead_letter(delivery, self._recipient, Why.SHUTDOWN)
@@ -293,7 +305,7 @@ class SingletonProxy:
         held, self._held = self._held, deque()
         for node, delivery in held:
             if delivery.hops >= HOPS_MAX:
-                delivery.hops = HOPS_MAX - 1  # this route is news: one hop more
+                delivery.hops = HOPS_MAX - 1  # this route is news, or time has passed: one more
             self.deliver(node, delivery)
         if not self._held:
             self._is_warned = False
@@ -302,9 +314,16 @@ class SingletonProxy:
         loop = self._runtime.loop
         drain = LocalAsk(loop.create_future(), answer_schema(DrainMark))
         self._drain = drain
-        self._drain_timer = loop.call_later(DRAIN_TIMEOUT_S, self._drained, drain)
+        if self._host is not None:
+            self._time_drain(drain)
         drain.future.add_done_callback(lambda _: self._drained(drain))
         self._runtime.forward(Delivery(DrainMark(), None, drain, self._path), former)
+
+    def _time_drain(self, drain: LocalAsk) -> None:
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        loop = self._runtime.loop
+        self._drain_timer = loop.call_later(DRAIN_TIMEOUT_S, self._drained, drain)
 
     def _drained(self, drain: LocalAsk) -> None:
         """The mark has arrived, or cannot, or took too long: new messages wait no longer."""
@@ -313,10 +332,19 @@ class SingletonProxy:
             self._flush()
 
     def _end_drain(self) -> None:
-        if self._drain is not None and self._drain_timer is not None:
-            self._drain_timer.cancel()
+        if self._drain is not None:
+            if self._drain_timer is not None:
+                self._drain_timer.cancel()
             self._runtime.remote.forget(self._drain)
             self._drain = self._drain_timer = None
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._flush()
 
     def _try_again(self) -> None:
         self._end_retry()

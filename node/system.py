@@ -67,6 +67,7 @@ from node.settings import Settings, settings_from, split_seed
 from node.singleton_leases import SingletonLeases
 from node.supervision import Supervision
 from singleton.events import (
+    FitnessChanged,
     InstanceChanged,
     LeaveStarted,
     SingletonStateChanged,
@@ -708,6 +709,13 @@ class ActorSystem:
                 self._warn_not_proven(fact)
             case TermsDiffer():
                 self._warn_of_terms(fact)
+            case FitnessChanged():
+                level = logging.INFO if fact.is_fit else logging.WARNING
+                words = "a singleton may be hosted here again" if fact.is_fit else "unfit to host"
+                extra = {"singleton": fact.type_name, "why": fact.explain}
+                logger.log(level, words, extra=extra)
+                event = "fit" if fact.is_fit else "unfit"
+                self._write(event, singleton=fact.type_name, detail=fact.explain)
             case StateTooLarge():
                 logger.error(
                     "the state of a singleton is not handed over: it is too large",
@@ -832,9 +840,9 @@ class ActorSystem:
         logger.log(level, event.replace("_", " "), extra={"detail": detail})
         self._write(event, detail=detail)
 
-    def _write(self, event: str, *, detail: str = "") -> None:
+    def _write(self, event: str, *, detail: str = "", singleton: str | None = None) -> None:
         if self._history is not None:
-            self._history.write(event, detail=detail)
+            self._history.write(event, detail=detail, singleton=singleton)
 
     def _write_instance(self, fact: InstanceChanged) -> None:
         if self._history is not None:
@@ -871,7 +879,8 @@ class ActorSystem:
                 "differs": fact.explain,
             },
         )
-        self._write("terms_differ", detail=f"{fact.type_name} {fact.other.address} {fact.explain}")
+        detail = f"{fact.other.address} {fact.explain}"
+        self._write("terms_differ", singleton=fact.type_name, detail=detail)
 
 
 async def _call(hook: Hook | None) -> None:

@@ -90,11 +90,13 @@ def eligible(
     *,
     holders: Collection[NodeId] = (),
     withdrawn: Collection[NodeId] = (),
+    last_terms: str | None = None,
 ) -> list[Member]:
     """Those of `members` (see `in_reach`) that may be elected, in their order.
 
     A holder hosts the type whether or not its record shows it already. `withdrawn` members said
     that they will not host again. Whose terms are not those of `referee` may not host beside it.
+    `last_terms` are those of the last holder, if any is known.
     """
     found = [
         member
@@ -103,7 +105,7 @@ def eligible(
         and member.id not in withdrawn
         and (member.id in holders or hosted(member, type_name) is not None)
     ]
-    oldest = referee(found, type_name, holders=holders)
+    oldest = referee(found, type_name, holders=holders, last_terms=last_terms)
     if oldest is None:
         return found
     valid = hosted(oldest, type_name)
@@ -117,11 +119,23 @@ def _agreeing(valid: Hosted | None) -> tuple[Hosted | None, ...]:
 
 
 def referee(
-    members: Iterable[Member], type_name: str, *, holders: Collection[NodeId] = ()
+    members: Iterable[Member],
+    type_name: str,
+    *,
+    holders: Collection[NodeId] = (),
+    last_terms: str | None = None,
 ) -> Member | None:
-    """Whose terms are valid: the oldest holder's that shows some, else the oldest member's."""
-    shown = [member for member in members if hosted(member, type_name) is not None]
-    return next((member for member in shown if member.id in holders), next(iter(shown), None))
+    """Whose terms are valid: the oldest holder's that shows some; else those of the last holder,
+    as long as anybody has them; else the oldest member's. So whoever was started wrongly does not
+    take over from those that were started alike."""
+    shown = [(member, found) for member in members if (found := hosted(member, type_name))]
+    for member, _ in shown:
+        if member.id in holders:
+            return member
+    for member, found in shown:
+        if found.terms == last_terms:
+            return member
+    return shown[0][0] if shown else None
 
 
 def elected(candidates: list[Member], holders: Collection[NodeId]) -> Member | None:

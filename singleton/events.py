@@ -112,6 +112,16 @@ class SingletonStateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FitnessChanged:
+    """Published: this node does not host the type for a time, for want of its lease store; or it
+    may again."""
+
+    type_name: str
+    is_fit: bool
+    explain: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateTooLarge:
     """Published, a warning: the next instance begins without the state of this one, which has
     `byte_count` bytes."""

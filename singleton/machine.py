@@ -44,8 +44,9 @@ A candidate whose store does not answer *it* for a ttl, while it does answer ano
 (the records tell), is *unfit*: it withdraws until the store answers again, and the next one hosts.
 
 **Terms.** Members that host one type must agree about its role and its lease
-(`SingletonSettings.terms`, in their records). Those of the holder are valid, else those of the
-oldest; who has others is not eligible, and says so.
+(`SingletonSettings.terms`, in their records). Those of the holder are valid, after it those of the
+last one while anybody has them, else those of the oldest; who has others is not eligible, and says
+so.
 
 **Moving** by order: the host names its successor to everybody, and all take that for a claim of the
 successor: it is elected, asks like anybody, and the host stands down for it. Should it not come to
@@ -105,6 +106,7 @@ from singleton.election import (
     referee,
 )
 from singleton.events import (
+    FitnessChanged,
     InstanceChanged,
     InstanceEvent,
     InstanceFailed,
@@ -195,7 +197,7 @@ TRANSITIONS: dict[tuple[State, Trigger], tuple[State, str]] = {
     (S.ACQUIRING, T.GRANTED): (S.STARTING, "_take_office"),
     (S.ACQUIRING, T.LEASE_LOST): (S.ASKING, "_ask_again"),
     (S.ACQUIRING, T.WITHDRAWN): (S.RELEASING, "_withdraw_and_drop"),
-    (S.ACQUIRING, T.UNFIT): (S.RELEASING, "_become_unfit_and_drop"),
+    (S.ACQUIRING, T.UNFIT): (S.LATCHED, "_become_unfit_and_drop"),
     (S.STARTING, T.STARTED): (S.RUNNING, "_note_start"),
     (S.STARTING, T.ENDED): (S.STARTING, "_restart_later"),
     (S.STARTING, T.RESTART_DUE): (S.STARTING, "_start_instance"),
@@ -316,6 +318,7 @@ class SingletonMachine:
         self._routed: NodeId | None = None
         self._suspended = False
         self._differs: tuple[NodeId | None, str] = (None, "")
+        self._last_terms: str | None = None  # of the last holder that we knew
         self._out: list[object] = []
         self._shown: tuple[State, NodeId | None] | None = None
 
@@ -500,7 +503,7 @@ class SingletonMachine:
         withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
         candidates = eligible(
             self._reach, self.type_name, self._settings.role,
-            holders=set(self._claims), withdrawn=withdrawn,
+            holders=set(self._claims), withdrawn=withdrawn, last_terms=self._last_terms,
         )  # fmt: skip
         doubted = self._view.unreachable if self._view is not None else frozenset()
         return [m.id for m in candidates if m.id != self.host and m.id not in doubted]
@@ -564,6 +567,7 @@ class SingletonMachine:
         self._store_said = fact.why
         if fact.answers and self._unfit:
             self._unfit = False
+            self._out.append(Publish(FitnessChanged(self.type_name, True, "its store answers")))
             self._fire(Trigger.READMITTED, now)
 
     def _unfit_at(self) -> float:
@@ -579,7 +583,11 @@ class SingletonMachine:
         silent_at = self._store_heard_at + settings.lease_ttl_s
         unfit_at = max(silent_at, self._store_failed_at + looked_s)
         others = eligible(
-            self._reach, self.type_name, self._settings.role, withdrawn={*self._withdrawn}
+            self._reach,
+            self.type_name,
+            settings.role,
+            withdrawn={*self._withdrawn},
+            last_terms=self._last_terms,
         )
         for member in others:
             shown = hosted(member, self.type_name)
@@ -741,6 +749,7 @@ class SingletonMachine:
         while (trigger := self._due_trigger(now)) is not None:
             self._fire(trigger, now)
         self._watch_elders(now)
+        self._note_terms()
         self._watch_lease()
         self._offer()
         self._compare_terms()
@@ -811,6 +820,7 @@ class SingletonMachine:
             self._settings.role,
             holders=holders,
             withdrawn=withdrawn,
+            last_terms=self._last_terms,
         )
         member = elected(candidates, holders)
         return None if member is None else member.id
@@ -869,6 +879,17 @@ class SingletonMachine:
         else:
             self._out.append(OfferType(self.type_name, label, settings.role))
 
+    def _note_terms(self) -> None:
+        """Of whoever holds the office now."""
+        if self.state in HOLDING:
+            self._last_terms = self._settings.terms
+            return
+        for member in self._reach_and_claimants():
+            claim, shown = self._claims.get(member.id), hosted(member, self.type_name)
+            if claim is not None and not claim.is_promised and shown is not None:
+                self._last_terms = shown.terms
+                return
+
     def _compare_terms(self) -> None:
         differs: tuple[NodeId | None, str] = (None, "")
         if self._hosts and not self._latch and self.state not in HOLDING:
@@ -876,6 +897,7 @@ class SingletonMachine:
                 (member for member in self._reach if member.id not in self._withdrawn),
                 self.type_name,
                 holders=set(self._claims),
+                last_terms=self._last_terms,
             )
             shown = None if oldest is None else hosted(oldest, self.type_name)
             if oldest is not None and shown is not None and oldest.id != self.self_id:
@@ -1005,11 +1027,11 @@ class SingletonMachine:
             f"its lease store has not answered this node for {now - self._store_heard_at:.1f} s "
             f"({self._store_said}), and it does answer others"
         )
+        self._out.append(Publish(FitnessChanged(self.type_name, False, self._latch)))
         self._withdraw(now)
 
     def _become_unfit_and_drop(self, now: float) -> None:
-        self._become_unfit(now)
-        self._stopping_since, self._stop_reason = now, self._latch
+        self._become_unfit(now)  # nothing ran here, so nobody has to wait for the store
         self._drop_lease(now)
 
     def _lose_lease(self, now: float) -> None:
@@ -1171,7 +1193,13 @@ class SingletonMachine:
 
     def _next_eligible(self) -> list[NodeId]:
         withdrawn = {*self._withdrawn, self.self_id}
-        candidates = eligible(self._reach, self.type_name, self._settings.role, withdrawn=withdrawn)
+        candidates = eligible(
+            self._reach,
+            self.type_name,
+            self._settings.role,
+            withdrawn=withdrawn,
+            last_terms=self._last_terms,
+        )
         return [member.id for member in candidates[:2]]
 
     def _up_number(self) -> int:
@@ -1242,7 +1270,7 @@ class SingletonMachine:
         here = f"not hosted here {again}: {self._latch}; " if self._latch else ""
         other, differs = self._differs
         if other is not None:
-            here = f"not hosted here: its {differs} is not as at {other.address}; "
+            here = f"not hosted here, since it is not started as at {other.address}: {differs}; "
         return here + self._explain_standby()
 
     def _explain_running(self) -> str:

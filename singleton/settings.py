@@ -103,7 +103,7 @@ def differing(ours: str, theirs: str) -> str:
         return ""
     parts = ours.rsplit(";", 3), theirs.rsplit(";", 3)
     if len(parts[0]) != len(parts[1]):
-        return "one is under a lease, and the other is not"
+        return "under a lease here, not there" if ";" in ours else "under a lease there, not here"
     names = ("role", "lease store", "lease name", "lease ttl")
     found = []
     for name, mine, other in zip(names, *parts, strict=False):

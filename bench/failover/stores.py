@@ -86,6 +86,7 @@ class EtcdOfOne:
         self.server = EtcdServer(folder, "e0", client, peer, address=address, prefix=prefix)
         self.url = f"etcd://{address}:{client}"
         self._seen: tuple[str, float, dict[str, object]] | None = None  # version, at, record
+        self._asked_s = 0.0  # when the look began that was answered last
         self._ends = threading.Event()
         self._watch = threading.Thread(target=self._look, daemon=True)
 
@@ -110,7 +111,9 @@ class EtcdOfOne:
 
     def expiry_s(self) -> float | None:
         """The ttl from when the record was seen first: up to `LOOK_S` and a round trip late."""
-        time.sleep(3 * LOOK_S)  # what was written a moment ago has been seen then
+        asked_s = boottime_s()
+        while self._asked_s < asked_s:  # what was written a moment ago has been seen then
+            time.sleep(LOOK_S)
         if self._seen is None:
             return None
         _, at_s, record = self._seen
@@ -142,6 +145,7 @@ class EtcdOfOne:
         first = base64.b64encode(b"tenure/leases/").decode()
         end = base64.b64encode(b"tenure/leases0").decode()
         query = json.dumps({"key": first, "range_end": end}).encode()
+        asked_s = boottime_s()
         request = urllib.request.Request(f"{self.server.url}/v3/kv/range", data=query)
         with urllib.request.urlopen(request, timeout=1.0) as raw:
             found = json.loads(raw.read())
@@ -150,3 +154,4 @@ class EtcdOfOne:
             version = str(each["mod_revision"])
             if self._seen is None or self._seen[0] != version:
                 self._seen = (version, now_s, json.loads(base64.b64decode(each["value"])))
+        self._asked_s = asked_s

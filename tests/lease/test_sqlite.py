@@ -352,3 +352,19 @@ def test_an_instant_of_another_boot_or_namespace_is_not_compared() -> None:
     )
     assert store_remaining_s(stamped, ours, 5.0) == (10.0 if ours else None)
     assert store_remaining_s(stamped, ours + "x", 5.0) is None
+
+
+async def test_a_file_that_somebody_has_locked_can_be_read_but_not_looked_at(
+    tmp_path: Path,
+) -> None:
+    """Who watches says that it could have the lease: not while the file takes no write."""
+    store = SqliteStore(tmp_path / "leases.db", request_timeout_s=0.3)
+    assert await store.look("x") is None
+    with contextlib.closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as lock:
+        lock.execute("BEGIN EXCLUSIVE")
+        assert await store.read("x") is None
+        with pytest.raises(LeaseUnavailableError):
+            await store.look("x")
+        lock.execute("ROLLBACK")
+    assert await store.look("x") is None
+    await store.close()

@@ -7,19 +7,22 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from bench.processes import ROOT, Members, clean_environment
+from tests.processes.test_processes import block_of_ports
 from tests.style.test_readme import blocks
 
 PORTS = ("25520", "25521", "25522", "8550", "8551", "8552")
 
 
 def test_every_command_is_covered() -> None:
-    """One block is `make demo` (tests/processes/test_demo.py), the other is run below."""
-    first, second = blocks("sh")
+    """One block is `make demo` (tests/processes/test_demo.py), the others are run below."""
+    first, second, third = blocks("sh")
     assert first == "make demo\n"
+    assert third.startswith("python -m node --processes 3 ")
     assert len(re.findall(r"python -m node --port", second)) == 3
 
 
@@ -28,7 +31,7 @@ def test_three_members_by_hand(members: Members, tmp_path: Path) -> None:
 
     Nothing waits here: every line must work right after the one before.
     """
-    _, block = blocks("sh")
+    _, block, _ = blocks("sh")
     for shown, free in zip(PORTS, members.free_ports(len(PORTS)), strict=True):
         block = block.replace(shown, str(free))
     block = block.replace("--state-dir state", f"--state-dir {tmp_path}")
@@ -57,6 +60,40 @@ def test_three_members_by_hand(members: Members, tmp_path: Path) -> None:
     assert '"members":[{' in output
     assert "the member hands over, leaves and ends" in output
     assert output.count(" up reachable ") >= 2
+
+
+def test_members_under_a_supervisor(tmp_path: Path) -> None:
+    """On free ports; all are up, one command looks inside, one signal ends them in order."""
+    *_, block = blocks("sh")
+    port, http = block_of_ports(3), block_of_ports(3)
+    command = block.replace("25520", str(port)).replace("8550", str(http)).split()
+    assert command[0] == "python"
+    process = subprocess.Popen(
+        [sys.executable, *command[1:], "--state-dir", str(tmp_path)],
+        cwd=ROOT,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until = time.monotonic() + 40
+        shown = ""
+        while shown.count(" up ") < 3 and time.monotonic() < until:
+            asked = [sys.executable, "-m", "node", "members", "--http", f"127.0.0.1:{http + 2}"]
+            shown = subprocess.run(
+                asked,
+                cwd=ROOT,
+                env=clean_environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            ).stdout
+        assert shown.count(" up ") == 3
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=40)
+    assert process.returncode == 0, errors
 
 
 def end_jobs(http: list[str]) -> None:

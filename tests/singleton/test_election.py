@@ -120,7 +120,7 @@ def test_who_has_other_terms_is_not_eligible(
         (
             terms_of(None),
             terms_of(None, store="s", lease="n", ttl_s=15.0),
-            "one is under a lease, and the other is not",
+            "under a lease there, not here",
         ),
         (
             terms_of(None, store="s", lease="n", ttl_s=15.0),

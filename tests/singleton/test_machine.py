@@ -978,8 +978,7 @@ def test_who_does_not_reach_the_store_for_a_ttl_lets_another_one_host() -> None:
     assert of(WithdrawType, effects) == [WithdrawType(TYPE)]
     assert notices(effects, NoticeKind.WITHDRAWN) == [C], "who is next hears it at once"
     assert of(WatchLease, effects) == [], "it looks at the store on and on"
-    made.handle(RELEASED, 16.0)
-    assert at(made) is S.LATCHED
+    assert at(made) is S.LATCHED, "nothing ran here: nobody waits for a store that is away"
     assert "not hosted here for now: its lease store has not answered" in made.explain(16.0)
 
 
@@ -990,7 +989,7 @@ def test_what_others_look_at_is_waited_for_first() -> None:
     made.tick(8.9)
     assert at(made) is S.ACQUIRING
     made.tick(9.0)  # 1 s + acquire_retry_interval_s + the timeout of a look + 1 s
-    assert at(made) is S.RELEASING
+    assert at(made) is S.LATCHED
 
 
 @pytest.mark.parametrize("why", ["none well", "unreachable", "answers", "not hosting"])
@@ -1060,11 +1059,31 @@ def test_who_has_other_terms_than_the_oldest_does_not_host_and_says_so() -> None
     effects = made.handle(view("b", members), 0.0)
     words = "lease store and lease ttl (15 here, 20 there)"
     assert Publish(TermsDiffer(TYPE, A, words)) in effects
-    assert made.explain(0.0).startswith(f"not hosted here: its {words} is not as at {A.address}; ")
+    begin = f"not hosted here, since it is not started as at {A.address}: {words}; "
+    assert made.explain(0.0).startswith(begin)
     assert at(made) is S.STANDBY
     effects = made.handle(view("b", members[1:], gone={A: Cause.CRASHED}), 1.0)
     assert Publish(TermsDiffer(TYPE, None, "")) in effects
     assert at(made) is not S.STANDBY, "then it is the oldest, and its terms are valid"
+
+
+def test_whoever_was_started_wrongly_does_not_take_over_from_those_started_alike() -> None:
+    """The host dies: b is older than c, but c was started as the host was."""
+    right, wrong = under("x;1;1;15"), under("")
+    for me, state in (("b", S.STANDBY), ("c", S.ASKING)):
+        settings = replace(LEASED, terms="" if me == "b" else "x;1;1;15")
+        made = SingletonMachine(TYPE, node(me), settings, random.Random(1))
+        made.handle(StartRequested(TYPE, settings), 0.0)
+        members = [
+            member("a", types=right), member("b", types=wrong), member("c", types=right),
+        ]  # fmt: skip
+        made.handle(view(me, members), 0.0)
+        made.handle(notice_from("a", NoticeKind.HOLDS), 0.0)
+        made.handle(view(me, members[1:], gone={A: Cause.CRASHED}), 1.0)
+        assert at(made) is state
+        alone = [each for each in members if each.id == node(me)]
+        made.handle(view(me, alone, gone={A: Cause.CRASHED, B: Cause.LEFT, C: Cause.LEFT}), 2.0)
+        assert at(made) is not S.STANDBY, "where nobody has those terms any more"
 
 
 def test_the_terms_of_a_running_host_are_valid_also_for_older_members() -> None:

@@ -179,6 +179,33 @@ def test_what_a_lost_lease_leaves_in_the_mailbox_is_handled_by_the_next_instance
         assert all(each.held for each in shop.done)
 
 
+@pytest.mark.parametrize("lost_to", ["the same", "another"])
+def test_order_per_sender_outlasts_a_lost_lease(lost_to: str) -> None:
+    """S12: also where there is no host for long, and where the next one is elsewhere."""
+    with Shop(4, strategy="keep-majority") as shop:
+        host = shop.ready()
+        shop.run_for(s=1.0)
+        senders = [node.name for node in shop.running]
+        for step in range(60):
+            for at, name in enumerate(senders):
+                shop.sell(name, 1000 * at + step)
+            if step == 5:
+                if lost_to == "another":
+                    shop.store.cut_off.add(host)
+                else:
+                    shop.store.down = True
+            if step == 40:
+                shop.store.down = False
+            shop.run_for(s=0.5)
+        shop.run_for(s=400.0)
+        assert (shop.tills == [host]) is (lost_to == "the same")
+        for at in range(len(senders)):
+            theirs = [each for each in numbers(shop.done) if each // 1000 == at]
+            assert theirs == sorted(theirs)
+        lost = 60 * len(senders) - len(shop.done)
+        assert lost == len(shop.dead_letters) <= 1, "the one that was cut short"
+
+
 def test_what_is_asked_from_elsewhere_is_answered_by_the_next_instance() -> None:
     """S12: the answer comes from another node than the one that had taken the question in."""
     with Shop(strategy="keep-majority") as shop:
@@ -304,10 +331,10 @@ def test_a_member_with_another_ttl_does_not_host_and_says_so() -> None:
         shop.run_for(s=2.0)
         if host == odd:
             wrong = "a"
-            words = "its lease ttl (6 here, 12 there) is not as at"
+            words = "lease ttl (6 here, 12 there)"
         else:
             wrong = odd
-            words = "its lease ttl (12 here, 6 there) is not as at"
+            words = "lease ttl (12 here, 6 there)"
         assert words in shop.row(wrong)["explain"]
         shop.leave(host)
         shop.run_for(s=5.0)
