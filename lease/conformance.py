@@ -65,6 +65,13 @@ class FaultyStore(LeaseStore):
         await asyncio.sleep(self.late_s)
         return found
 
+    async def look(self, name: str) -> LeaseRecord | None:
+        """Look, unless something fails."""
+        await self._go()
+        found = await self.store.look(name)
+        await asyncio.sleep(self.late_s)
+        return found
+
     async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
         """Write, unless something fails."""
         await self._go()
@@ -227,6 +234,21 @@ class LeaseStoreContract:
         assert found.token > 0
         if found.acquired_at_wall_s is not None:
             assert abs(found.acquired_at_wall_s - time.time()) < 60.0
+
+    async def test_a_look_shows_what_a_read_shows_and_changes_nothing(self) -> None:
+        """What a standby knows of the record is what whoever wants it reads."""
+        store, other = await self._store(), await self._store()
+        assert await store.look(self.name) is None
+        written = await store.write(self._wish(1), if_version=None)
+        looked = await other.look(self.name)
+        assert looked is not None
+        assert (looked.holder, looked.token, looked.version) == (
+            "o#n",
+            written.token,
+            written.version,
+        )
+        again = self._wish(2, token=written.token)
+        assert (await store.write(again, if_version=written.version)).version != written.version
 
     async def test_a_write_on_another_version_changes_nothing(self) -> None:
         """And is told the present one."""
