@@ -1,4 +1,5 @@
-"""`make demo`: three real processes, kill -9 of the host, then a graceful leave, told live.
+"""`make demo`: three real processes, kill -9 of the host, then a graceful leave, told live; then
+one fault at each of the three levels, side by side (`bench.demo_levels`).
 
 Decides the order of the acts and how they are shown. Every instant comes from the members' own
 histories (CLOCK_BOOTTIME). Exits 0 when both hand-overs happened, 1 with the members' logs when
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from bench import demo_levels
 from bench.processes import Line, Member, Members, NotSeenError
 from node.history import boottime_s
 
@@ -170,10 +172,26 @@ def main() -> int:
                 return 130
             bars = stage.bars()
         console.print(bars)
-    console.print(
-        f"\nSIGKILL of the host: [bold]{gaps[0]:.3f} s[/] without the counter. "
-        f"Graceful leave: [bold]{gaps[1] * 1000:.1f} ms[/]."
-    )
+        console.print(
+            f"\nSIGKILL of the host: [bold]{gaps[0]:.3f} s[/] without the counter. "
+            f"Graceful leave: [bold]{gaps[1] * 1000:.1f} ms[/].\n"
+        )
+        return second_act(console, Path(directory))
+
+
+def second_act(console: Console, directory: Path) -> int:
+    """The three levels side by side; returns the exit code."""
+    try:
+        found = demo_levels.play(console, directory)
+    except NotSeenError as error:
+        console.print(Text(str(error), "red"))
+        return 1
+    except KeyboardInterrupt:
+        console.print("stopped; the members are ended")
+        return 130
+    for name, gap_s, two_s in found:
+        two = f"[bold red]two acted for {two_s:.1f} s[/]" if two_s > 0 else "never two"
+        console.print(f"{name}: {gap_s:.1f} s without one, {two}", highlight=False)
     return 0
 
 

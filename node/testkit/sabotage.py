@@ -15,11 +15,16 @@ from typing import Any
 from downing.contact import Contact
 from downing.machine import DowningMachine
 from downing.settings import DowningSettings
-from gossip.membership import NodeId
+from gossip.membership import Member, NodeId
+from gossip.table import MembershipTable
+from lease.machine import LeaseMachine
+from lease.record import LeaseRecord
 from node.authority import Authority, Gate, LeasedAuthority
+from node.cell import Cell
 from node.testkit.host import SimStateStore
 from singleton.effects import StopCause
-from singleton.machine import SingletonMachine
+from singleton.machine import CANDIDATE, SingletonMachine
+from singleton.messages import AnswerKind, HandOverAsk
 
 
 @contextlib.contextmanager
@@ -69,23 +74,66 @@ def _no_gate() -> Patches:
         (Gate, "is_open", lambda self, now: True),
         (Gate, "is_open_now", property(lambda self: True)),
         (Authority, "held", property(lambda self: True)),
-        (LeasedAuthority, "held", property(lambda self: True)),
-        (LeasedAuthority, "valid_until", property(lambda self: math.inf)),
+        *_without_lease(),
     ]
+
+
+def _without_lease() -> Patches:
+    return [
+        (LeasedAuthority, "held", property(lambda self: True)),
+        (LeasedAuthority, "is_open", property(lambda self: True)),
+        (LeasedAuthority, "valid_until", property(lambda self: math.inf)),
+        (LeasedAuthority, "open_until", property(lambda self: math.inf)),
+    ]
+
+
+def _gate_per_message() -> Patches:
+    def begin_step(self: Cell) -> None:
+        self.runtime.step()
+
+    return [(Cell, "_begin_gated_step", begin_step)]
+
+
+def _candidate_answers() -> Patches:
+    answer = SingletonMachine._answer_ask
+
+    def and_go_on(self: SingletonMachine, asker: Member, ask: HandOverAsk, now: float) -> None:
+        if self.state not in CANDIDATE:
+            answer(self, asker, ask, now)
+            return
+        self._answer(asker.id, ask.round, AnswerKind.NONE)
+
+    return [(SingletonMachine, "_answer_ask", and_go_on)]
+
+
+def _digest_without_reachability() -> Patches:
+    def moved(self: MembershipTable, delta: int) -> None:
+        self.counter += 1
+        self.version += 1
+
+    return [(MembershipTable, "_reach_moved", moved)]
+
+
+def _nonce_per_process() -> Patches:
+    def landed(self: LeaseMachine, record: LeaseRecord | None) -> float | None:
+        mine = record is not None and record.holder == self.holder
+        return self._written_at if mine else None
+
+    return [(LeaseMachine, "_landed", landed)]
 
 
 def _early_release() -> Patches:
     stop = SingletonMachine._stop_instance
 
-    def and_release(self: SingletonMachine, now: float, cause: StopCause, reason: str) -> None:
-        stop(self, now, cause, reason)
+    def and_release(
+        self: SingletonMachine, now: float, cause: StopCause, reason: str, **more: bool
+    ) -> None:
+        stop(self, now, cause, reason, **more)
         self._drop_lease(now)
 
     return [
         (SingletonMachine, "_stop_instance", and_release),
-        # Where the lease is gone its gate would close as well.
-        (LeasedAuthority, "held", property(lambda self: True)),
-        (LeasedAuthority, "valid_until", property(lambda self: math.inf)),
+        *_without_lease(),  # where the lease is gone its gate would close as well
     ]
 
 
@@ -95,6 +143,19 @@ SABOTAGES: dict[str, tuple[str, Callable[[], Patches]]] = {
     "no-quiet": ("nobody waits until the last grants are over", _no_quiet),
     "found-by-seeds-only": ("a restarted process asks its seeds alone", _found_by_seeds_only),
     "no-gate": ("user code is never held", _no_gate),
+    "gate-per-message": ("a coroutine that was begun is never held", _gate_per_message),
+    "candidate-answers": (
+        "a candidate answers whoever asks, and goes on with what it was answered",
+        _candidate_answers,
+    ),
+    "digest-without-reachability": (
+        "members whose views differ in who is reachable take them for equal",
+        _digest_without_reachability,
+    ),
+    "nonce-per-process": (
+        "with downing+lease: any record of ours is taken for our latest write",
+        _nonce_per_process,
+    ),
     "early-release": (
         "with downing+lease: the lease is released when a stop is ordered",
         _early_release,

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from bench.gossip.namespaces import can_make_networks
 from bench.processes import ROOT, Members, spawn
 
 
@@ -29,7 +30,7 @@ def test_the_demo_shows_both_gaps_and_leaves_no_process(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     demo = spawn([sys.executable, "-m", "bench.demo"], log, TMPDIR=str(files))
-    assert demo.wait(timeout=30) == 0, log.read_text()
+    assert demo.wait(timeout=120) == 0, log.read_text()
     text = log.read_text()
     killed = re.search(r"SIGKILL of the host: ([\d.]+) s without", text)
     left = re.search(r"Graceful leave: ([\d.]+) ms", text)
@@ -37,6 +38,17 @@ def test_the_demo_shows_both_gaps_and_leaves_no_process(tmp_path: Path) -> None:
     assert left is not None
     assert 0 <= float(left[1]) / 1000 < float(killed[1]) + 1
     assert "\x1b" not in text
+    for level in ("downing", "downing + lease"):
+        shown = re.search(
+            rf"^{re.escape(level)}: ([\d.]+) s without one, never two$", text, re.MULTILINE
+        )
+        assert shown is not None, text
+        assert 1.0 < float(shown[1]) < 10.0
+    none = re.search(
+        r"^none: ([\d.]+) s without one, two acted for ([\d.]+) s$", text, re.MULTILINE
+    )
+    if can_make_networks():
+        assert none is not None, "what the first level does not promise is shown, not hidden"
     assert left_over(files) == []
     assert list(files.iterdir()) == []
 
