@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -52,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("short", deadline=None, derandomize=True, max_examples=100)
     settings.register_profile("long", deadline=None, print_blob=True, max_examples=2_000)
     settings.load_profile("long" if config.getoption("--long") else "short")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a script: the processes of tests would ignore it as well.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
