@@ -11,16 +11,17 @@ FAILOVER_OUT ?= failover
 PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
-LOOP_TESTS := tests/node tests/wire tests/processes tests/faults
-# These start programs that choose their loop themselves.
+LOOP_TESTS := tests/node tests/wire tests/faults
+# These start programs that choose their loop themselves, or are about something else.
 ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py \
+	tests/processes/test_processes.py tests/processes/test_many_singletons.py \
 	tests/node/test_leases_page.py
 
 # Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
 # Tests that wait most of their time, for a ttl or a process: many of these run at once.
-WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes/test_bench.py
+WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes
 WAITERS := 6
 
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ WAITERS := 6
 
 help:
 	@echo 'make setup      create .venv with everything in it'
-	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; under 30 s'
+	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; three levels side by side; 30 s'
 	@echo 'make test       all tests with small counts, then once more on the stock event loop'
 	@echo 'make test-long  the large counts, on all cores'
 	@echo 'make test-etcd        what needs a real etcd; installs it from the distribution, as root'
@@ -59,12 +60,14 @@ test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses $(WAITERS) $(WAITING_TESTS)
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS) $(addprefix --ignore=,$(ANY_LOOP))
+	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --numprocesses $(WAITERS) tests/processes \
+	  $(addprefix --ignore=,$(ANY_LOOP))
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
 	$(BIN)/python -m pytest --long --numprocesses $(WAITERS) $(WAITING_TESTS)
 	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
-	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS)
+	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS) tests/processes
 
 test-etcd: $(STAMP)
 	tests/servers/install_etcd.sh
