@@ -37,6 +37,7 @@ from lease.store import LeaseStore
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 5.0
+GOODBYE_S = 0.1
 WATCH_S = 60
 """A watch is begun anew after so long: one whose server vanished without a word would never end."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -162,7 +163,11 @@ class KubernetesStore(LeaseStore):
     async def close(self) -> None:
         """See `LeaseStore`."""
         self._closed = True
-        await self._drop_client()
+        if self._client is not None:
+            await self._drop_client()
+            # A connection whose request was cancelled says goodbye by TLS yet, and nothing tells
+            # when it is done; a loop that ends at once would find it open.
+            await asyncio.sleep(GOODBYE_S)
 
     # -- records
 
