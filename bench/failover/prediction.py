@@ -40,7 +40,15 @@ def unavailable_s(level: str, fault: str, w: Windows) -> tuple[float, float] | N
             return 0.0, w.steps_s + 0.45
         case "partition" | "one-way" if level == "none":
             return 0.0, 2 * w.steps_s  # the old one acts on
-        case "partition" | "partition-store" | "one-way":
+        case "partition-store" if leased:
+            # It acts for a grant after the cut, and what is left counts from its last renewal.
+            least_s = w.detection_s[0] + w.down_after_s - w.contact_s
+            most_s = w.detection_s[1] + w.down_after_s + w.steps_s + 0.5
+            return (
+                max(least_s, left_s[0] - w.contact_s),
+                max(most_s, left_s[1] - w.contact_s + w.steps_s + 0.5),
+            )
+        case "partition" | "one-way":
             # It falls silent a grant after the cut; the next one begins when it is decided.
             least_s = w.detection_s[0] + w.down_after_s - w.contact_s
             most_s = w.detection_s[1] + w.down_after_s + w.steps_s + 0.5

@@ -51,6 +51,8 @@ def test_the_arithmetic_of_the_levels() -> None:
     assert unavailable_s("lease+guard", "crash", w) == unavailable_s("downing", "crash", w)
     assert unavailable_s("downing", "partition", w) == pytest.approx((4.5, 9.15))
     assert unavailable_s("lease", "partition", w) == pytest.approx((10.0, 15.65))
+    assert unavailable_s("lease", "partition-store", w) == pytest.approx((7.5, 13.15))
+    assert unavailable_s("lease", "store-cut-host", w) == pytest.approx((2.5, 4.15))
     assert unavailable_s("none", "pause", w) is None
 
 
