@@ -20,6 +20,9 @@ ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py \
 # Tests in virtual time or of pure parts: these run on all cores.
 PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
 
+# These keep all cores busy by themselves.
+BUSY_TESTS := tests/processes/test_many_singletons.py
+
 # Tests that wait most of their time, for a ttl or a process: many of these run at once.
 WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes
 WAITERS := 6
@@ -57,7 +60,8 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto $(PURE_TESTS)
-	$(BIN)/python -m pytest --numprocesses $(WAITERS) $(WAITING_TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WAITERS) $(WAITING_TESTS) $(addprefix --ignore=,$(BUSY_TESTS))
+	$(BIN)/python -m pytest $(BUSY_TESTS)
 	$(BIN)/python -m pytest $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest $(LOOP_TESTS) $(addprefix --ignore=,$(ANY_LOOP))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --numprocesses $(WAITERS) tests/processes \
@@ -65,7 +69,8 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest --long --numprocesses auto $(PURE_TESTS)
-	$(BIN)/python -m pytest --long --numprocesses $(WAITERS) $(WAITING_TESTS)
+	$(BIN)/python -m pytest --long --numprocesses $(WAITERS) $(WAITING_TESTS) $(addprefix --ignore=,$(BUSY_TESTS))
+	$(BIN)/python -m pytest --long $(BUSY_TESTS)
 	$(BIN)/python -m pytest --long $(addprefix --ignore=,$(PURE_TESTS) $(WAITING_TESTS))
 	TENURE_TEST_LOOP=asyncio $(BIN)/python -m pytest --long $(LOOP_TESTS) tests/processes
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import math
 import os
 import sqlite3
 import sys
@@ -29,6 +30,7 @@ T = TypeVar("T")
 
 FORMAT = 1
 REQUEST_TIMEOUT_S = 2.0
+LOCK_PROBE_S = 1.0
 _OPEN_RETRY_S = 0.005
 _TOKEN_MAX = 2**63 - 1
 
@@ -92,6 +94,7 @@ class SqliteStore(LeaseStore):
                 "do not hold between hosts: use a disk of this host, or a store that is a server"
             )
         self._timeout_s = request_timeout_s
+        self._had_lock_at = -math.inf
         self._closed = False
         self._clock_identity = clock_identity()
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "tenure-lease-sqlite")
@@ -109,7 +112,8 @@ class SqliteStore(LeaseStore):
         return await self._run(lambda: self._read(name))
 
     async def look(self, name: str) -> LeaseRecord | None:
-        """See `LeaseStore`: a file that somebody has locked can be read."""
+        """See `LeaseStore`: a file that somebody has locked can be read. The lock is tried once per
+        `LOCK_PROBE_S`, whatever many leases are looked at."""
         return await self._run(lambda: self._look(name))
 
     async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
@@ -160,10 +164,11 @@ class SqliteStore(LeaseStore):
 
     def _look(self, name: str) -> LeaseRecord | None:
         with self._at_the_file() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            record = _select(connection, name)
-            connection.execute("ROLLBACK")
-            return record
+            if time.monotonic() - self._had_lock_at > LOCK_PROBE_S:
+                connection.execute("BEGIN IMMEDIATE")
+                self._had_lock_at = time.monotonic()
+                connection.execute("ROLLBACK")
+            return _select(connection, name)
 
     def _version_of(self, name: str) -> str | None:
         record = self._read(name)
@@ -181,6 +186,7 @@ class SqliteStore(LeaseStore):
             # Not inside the transaction: there SQLite refuses it.
             connection.execute(f"PRAGMA synchronous = {'FULL' if lasting else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
+            self._had_lock_at = time.monotonic()
             current = _select(connection, record.name)
             if (None if current is None else current.version) != if_version:
                 connection.execute("ROLLBACK")

@@ -360,6 +360,7 @@ async def test_a_file_that_somebody_has_locked_can_be_read_but_not_looked_at(
     """Who watches says that it could have the lease: not while the file takes no write."""
     store = SqliteStore(tmp_path / "leases.db", request_timeout_s=0.3)
     assert await store.look("x") is None
+    await asyncio.sleep(module.LOCK_PROBE_S)
     with contextlib.closing(sqlite3.connect(tmp_path / "leases.db", isolation_level=None)) as lock:
         lock.execute("BEGIN EXCLUSIVE")
         assert await store.read("x") is None
