@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import report
-from bench.failover import pages
+from bench.failover import beside, pages
 from bench.failover.prediction import Windows, unavailable_s
 from bench.failover.rounds import FAULTS, PAUSES, Picture, Rounds, Samples
 from bench.failover.stores import EtcdOfOne, SqliteFile, Store
@@ -59,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="failover.{json,md,svg,html} here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results here")
     parser.add_argument("--quick", action="store_true", help="one round, not to be quoted")
+    parser.add_argument(
+        "--peers",
+        type=_names(tuple(beside.ADAPTERS)),
+        default=(),
+        metavar="NAME,…",
+        help=f"beside them, a kill of each of {', '.join(beside.ADAPTERS)}",
+    )
 
 
 def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
@@ -117,6 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
             if samples.picture is not None:
                 drawn[level, fault] = samples.picture
             _write(arguments, settings, rows, drawn, notes, ttl_s)
+    for peer in arguments.peers:
+        try:
+            rows.append(beside.measure(peer, rounds))
+        except beside.NotAvailableError as error:
+            notes.append(f"{peer} was not run: {error}.")
+        _write(arguments, settings, rows, drawn, notes, ttl_s)
     report.draw("bench failover", [row for row in rows if row.metric in SHOWN])
     for line in pages.matrix(rows, arguments.levels, arguments.faults):
         print(" | ".join(line))

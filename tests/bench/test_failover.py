@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from bench.failover import beside
 from bench.failover.command import LEVELS, rows_of, target_of
 from bench.failover.pages import matrix
 from bench.failover.prediction import Windows, unavailable_s
 from bench.failover.rounds import FAULTS, Samples, metrics_of, spans_of
+from bench.messaging.environments import PEERS
 from bench.partition.judging import StepsFile
 
 
@@ -89,3 +92,24 @@ def test_a_count_that_does_not_add_up_is_an_error() -> None:
     samples.failures.append("not seen within 150 s")
     (row,) = rows_of(samples, "none", "crash", 15.0)
     assert row.error == "1 of 2 samples: not seen within 150 s"
+
+
+def test_each_peer_has_an_adapter_and_an_environment() -> None:
+    for name, script in beside.ADAPTERS.items():
+        assert script.exists()
+        assert name in PEERS
+
+
+def test_a_peer_that_fails_is_an_error_and_not_a_figure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    monkeypatch.setitem(beside.ADAPTERS, "casty", script)
+    monkeypatch.setattr(beside, "interpreter_of", lambda peer, cache: Path(sys.executable))
+    script.write_text("import sys; print([1.0, 2.0, 6.0][: int(sys.argv[1])])")
+    row = beside.measure("casty", 3)
+    assert (row.median, row.n, row.error) == (2.0, 3, None)
+    script.write_text("raise SystemExit(1)")
+    row = beside.measure("casty", 3)
+    assert row.error is not None
+    assert row.median is None
