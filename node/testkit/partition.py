@@ -130,6 +130,8 @@ class PartitionWorld(World):
         self._hosts_before: set[int] = set()
         self._of_role: tuple[str, ...] = ()
         self.store = SimStore(self, seed) if leased else None
+        # A store may be away for 25 s, a write land 20 s late, and pin the lease for a ttl then.
+        self._store_s = 25.0 + 20.0 + settings.lease_ttl_s if leased else 0.0
         self.tokens: list[int] = []
         if kind == "promotion cut" and settings.downing == "keep-majority":
             settings = dataclasses.replace(settings, downing=f"{settings.downing}:role={ROLE}")
@@ -245,7 +247,7 @@ class PartitionWorld(World):
         if any(abs(self.now - at) <= NEAR_S for at in self._decided_at):
             self.told.covered.add("heal near a decision")
         self.run_until(lambda: not any(node.paused for node in self.running), within_s=120.0)
-        if not self.timeline.run(self.now + HEALED_WITHIN_S, self._is_well):
+        if not self.timeline.run(self.now + HEALED_WITHIN_S + self._store_s, self._is_well):
             self._judge_the_end()
         after = [i for i in self.log.instances if i.number not in self._hosts_before]
         acting = {step.instance: step.at_s for step in reversed(self.log.steps)}
@@ -518,7 +520,7 @@ class PartitionWorld(World):
         first, last = self.core[0], self.core[-1]
         self._leave(first)
         self.run_until(lambda: not self[first].running, within_s=30.0)
-        self.run_until(lambda: bool(self._acting()), within_s=30.0)
+        self.run_until(lambda: bool(self._acting()), within_s=30.0 + self._store_s)
         self.run_for(s=1.0)
         self.start(first)
         leader = min(node.name for node in self.running if node.name != first)
