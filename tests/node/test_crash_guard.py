@@ -23,6 +23,12 @@ def lease_of(store: SqliteStore, owner: str = "dead") -> Lease:
     return Lease(store, LeaseSettings(name="x", owner=owner, ttl_s=TTL_S))
 
 
+async def until_looked(guard: Guard, times: int) -> None:
+    async with asyncio.timeout(10.0):
+        while guard.looks < times:
+            await asyncio.sleep(0.005)
+
+
 async def test_the_record_of_the_dead_is_freed_and_the_next_one_has_a_greater_token(
     tmp_path: Path,
 ) -> None:
@@ -40,7 +46,7 @@ async def test_the_record_of_the_dead_is_freed_and_the_next_one_has_a_greater_to
     assert heir.token is not None
     assert token is not None
     assert heir.token > token
-    await asyncio.sleep(0.7)
+    await until_looked(guard, guard.looks + 1)
     assert await heir.acquire(), "it looks again, and leaves others alone"
     giving_back.cancel()
     await heir.release()
@@ -55,7 +61,7 @@ async def test_a_write_of_the_dead_that_lands_late_is_freed_as_well(tmp_path: Pa
     told = Reported(f"sqlite://{tmp_path}/leases.db", "x", dead.holder, TTL_S)
     guard = Guard()
     giving_back = asyncio.ensure_future(guard.give_back(told))
-    await asyncio.sleep(0.1)
+    await until_looked(guard, 1)
     assert await dead.acquire()
     await dead.close()
     await giving_back
