@@ -42,6 +42,8 @@ from node.zmq_auth import ZAP_DOMAIN
 from node.zmq_monitor import SocketMonitor
 
 _PACES_MAX = 4096
+STALE_ATTEMPT_S = 0.25
+"""A dial that takes so long is begun anew when its address was heard."""
 _QUIET_LINGER_MS = 200  # what is handed over leaves, also on a link that is closed quietly
 _REPLACED_AFTER_S = 0.02  # what was sent on the old connection has arrived
 # So much is handed over at once; then the loop's other work has its turn.
@@ -77,7 +79,7 @@ class LinkTiming:
     connect_s: float = 1.0
     handshake_s: float = 2.0
     redial_min_s: float = 0.05
-    redial_max_s: float = 1.0
+    redial_max_s: float = 0.5
     failing_s: float = 5.0
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 3.0
@@ -297,12 +299,22 @@ class Links(Generic[Queue]):
             self._end(link, linger_ms if link.up else 0)
 
     def address_lives(self, host: str, port: int) -> None:
-        """Somebody who listens at this address was heard: dial without waiting any longer."""
+        """Somebody who listens at this address was heard: dial without waiting any longer.
+
+        An attempt that was begun before may have lost its first packet to a cut that is over; the
+        kernel would repeat it a second later.
+        """
         if self._paces.pop((host, port), None) is None:
             return
+        stale_at = time.monotonic() - STALE_ATTEMPT_S
         for link in list(self._links.values()):
-            if link.redial is not None and link.port == port and link.peer.host == host:
+            if link.port != port or link.peer.host != host:
+                continue
+            if link.redial is not None:
                 self._dial_when_allowed(link)
+            elif not link.up and link.socket is not None and link.dialled_at < stale_at:
+                self._shut(link, 0)
+                self._dial(link)
 
     async def idle(self) -> None:
         """Wait until nothing waits here that has a way out, be it handed over or dropped.

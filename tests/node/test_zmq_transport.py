@@ -18,6 +18,7 @@ from node.environment import DialOutcome, Lane
 from node.errors import AddressInUseError, SettingsError
 from node.hello import MAGIC
 from node.outbox import FRAME_BYTES_TARGET, ITEM_BYTES
+from node.zmq_links import STALE_ATTEMPT_S
 from node.zmq_transport import ZmqTransport
 from tests.conftest import HowMany
 from tests.node.zmq_stage import (
@@ -356,6 +357,28 @@ async def test_a_peer_that_introduces_itself_is_dialled_without_waiting() -> Non
         b = await stage.node(2, port=port)
         b.transport.send_control(a.id, b"I am new")
         await b.inbox.until_control(1)
+        assert b.inbox.control == [(a.id, HEAD + b"who are you?")]
+
+
+@on_both_loops
+async def test_an_attempt_that_hangs_is_begun_anew_when_its_peer_is_heard() -> None:
+    """Its first packets went into a cut that is over now: what the kernel would repeat, and when,
+    is not waited for."""
+    loop = asyncio.get_running_loop()
+    async with Stage() as stage, asyncio.timeout(WAIT_S):
+        a = await stage.node(1, limits=limits(establish_s=300, handshake_s=300))
+        with socket.create_server((HOST, 0)) as silent:
+            silent.setblocking(False)
+            port: int = silent.getsockname()[1]
+            a.transport.send_control(NodeId(HOST, port, 0), b"who are you?")
+            hanging, _ = await loop.sock_accept(silent)
+        with hanging:
+            dialled_at = time.monotonic()
+            b = await stage.node(2, port=port)
+            while time.monotonic() < dialled_at + STALE_ATTEMPT_S:
+                await asyncio.sleep(0.01)
+            b.transport.send_control(a.id, b"I am back")
+            await b.inbox.until_control(1)
         assert b.inbox.control == [(a.id, HEAD + b"who are you?")]
 
 

@@ -245,7 +245,7 @@ def limits(
     establish_s: float = 2.0,
     handshake_s: float = 2.0,
     redial_min_s: float = 0.05,
-    redial_max_s: float = 1.0,
+    redial_max_s: float = 0.5,
     failing_s: float = 5.0,
     heartbeat_interval_s: float = 1.0,
     heartbeat_timeout_s: float = 3.0,
