@@ -1204,6 +1204,11 @@ class Cell:
         self._is_killed = True
         self._cut_short()
 
+    def stop_at_once(self, reason: StopReason) -> None:
+        """Stop without drain, and cancel the coroutine under way: another instance acts already."""
+        self.order_stop(reason, drain=False)
+        self._cut_short()
+
     def _cut_short(self) -> None:
         self._cancel_task()
         if self._stop_check is not None:

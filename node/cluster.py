@@ -127,7 +127,8 @@ class SingletonHost:
         self._ordered.add(key)
         if effect.unguarded:
             self.leases.unguard(effect.type_name)
-        self._runtime.stop(ref, StopReason(_STOP_CAUSES[effect.cause], effect.reason))
+        reason = StopReason(_STOP_CAUSES[effect.cause], effect.reason)
+        self._runtime.stop(ref, reason, at_once=effect.at_once)
 
     def route(self, effect: RouteSingleton) -> None:
         """Tell the proxy where messages go."""

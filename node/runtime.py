@@ -390,20 +390,29 @@ class Runtime:
         return cell
 
     def stop(
-        self, ref: ActorRef[Any], reason: StopReason | None = None, *, drain: bool = True
+        self,
+        ref: ActorRef[Any],
+        reason: StopReason | None = None,
+        *,
+        drain: bool = True,
+        at_once: bool = False,
     ) -> None:
         """Stop an actor of this process, its children before it; does not wait.
 
         What lies in its mailbox is still handled; what comes later is a dead letter. Without
-        `drain` it stops after the present message. An actor that is gone is ignored. Raises
-        `ValueError` for a ref to another node.
+        `drain` it stops after the present message; `at_once` also cancels a coroutine that handles
+        it. An actor that is gone is ignored. Raises `ValueError` for a ref to another node.
         """
         if get_ident() != self._thread:
             self.check_thread()
         if not ref.is_local:
             raise ValueError(f"{ref.address} is on another node; only its own node can stop it")
         cell = self.cell_at(ref.path, ref.uid)
-        if cell is not None:
+        if cell is None:
+            return
+        if at_once:
+            cell.stop_at_once(reason or StopReason(StopCause.STOPPED))
+        else:
             cell.order_stop(reason or StopReason(StopCause.STOPPED), drain=drain)
 
     async def stopped(self, ref: ActorRef[Any]) -> None:

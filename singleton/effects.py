@@ -38,7 +38,8 @@ class StopInstance:
 
     Answered by `InstanceStopped` when it has terminated (`post_stop` is over), never earlier.
     `reason` is `cause` in words. With `unguarded` what is in its mailbox is handled although the
-    lease is lost; else it goes back to the proxies.
+    lease is lost; else it goes back to the proxies. `at_once`: another instance acts already, so
+    nothing more is handled and a coroutine under way is cancelled.
     """
 
     type_name: str
@@ -46,6 +47,7 @@ class StopInstance:
     cause: StopCause
     reason: str
     unguarded: bool = False
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

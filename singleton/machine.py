@@ -1085,12 +1085,12 @@ class SingletonMachine:
 
     def _stand_down(self, now: float) -> None:
         host = self._elected()
-        reason = "this node may not host any more"
+        reason, at_once = "this node may not host any more", False
         if self._moving_to is not None:
             reason = f"moved to {self._moving_to.address} by order"
         elif host is not None and host in self._claims:
-            reason = f"{host.address} hosts too and is older"
-        self._stop_instance(now, StopCause.STOOD_DOWN, reason)
+            reason, at_once = f"{host.address} hosts too and is older", True
+        self._stop_instance(now, StopCause.STOOD_DOWN, reason, at_once=at_once)
 
     def _withdraw_and_stop(self, now: float) -> None:
         self._withdraw(now)
@@ -1098,13 +1098,22 @@ class SingletonMachine:
         self._stop_instance(now, cause, self._latch)
 
     def _stop_instance(
-        self, now: float, cause: StopCause, reason: str, *, unguarded: bool = False
+        self,
+        now: float,
+        cause: StopCause,
+        reason: str,
+        *,
+        unguarded: bool = False,
+        at_once: bool = False,
     ) -> None:
         self._stopping_since = now
         self._stop_reason = reason
         if self._live:
             self._history(InstanceEvent.STOPPING, reason)
-            self._out.append(StopInstance(self.type_name, self.attempt, cause, reason, unguarded))
+            order = StopInstance(
+                self.type_name, self.attempt, cause, reason, unguarded=unguarded, at_once=at_once
+            )
+            self._out.append(order)
 
     def _withdraw(self, now: float) -> None:
         self._drop_round(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from node import Actor, ActorRef, ActorSystem, Ask, message, on
@@ -22,6 +23,13 @@ class Entry(Ask[int]):
 @message("story.beat")
 class Beat:
     """What the subject tells itself, so that it acts while nobody asks."""
+
+
+@message("story.grind")
+class Grind:
+    """Work of the subject's coroutine for so many tenths of a second."""
+
+    tenths: int = 30
 
 
 class Ledger(Actor):
@@ -50,6 +58,12 @@ class Ledger(Actor):
         self.taken.append(msg.number)
         self.count += 1
         return self.count
+
+    @on(Grind)
+    async def grind(self, msg: Grind) -> None:
+        for _ in range(msg.tenths):
+            self.instance.step("resume")
+            await asyncio.sleep(STEP_S)
 
 
 class Story(World):

@@ -9,7 +9,7 @@ import pytest
 from gossip.membership import Cause
 from node.testkit import acting_max
 from singleton.events import UniquenessNotProven
-from tests.stories.subject import Entry, Story
+from tests.stories.subject import Entry, Grind, Story
 
 HAND_OVER_TIMEOUT_S = 10.0
 
@@ -80,6 +80,25 @@ def test_a_cut_ends_in_two_hosts_and_the_younger_stands_down_after_the_heal() ->
         assert world.hosts == [host]
         assert others
         world.until_all_up(within_s=10)
+
+
+def test_work_under_way_does_not_make_two_act_for_longer() -> None:
+    """S4: who learns that an older one hosts ends what it is at, and gives back what waits."""
+    with Story() as world:
+        host = world.ready()
+        world.cut(host)
+        world.run_until(lambda: len(world.hosts) == 2, within_s=60)
+        younger = next(name for name in world.hosts if name != host)
+        for number in range(3):
+            world[younger].call(world.refs[younger].tell, Grind(300 + number))
+        world[younger].call(world.refs[younger].tell, Entry(77))
+        world.run_for(s=2)
+        world.heal_all()
+        healed_at = world.now
+        world.until_hosted(within_s=5)
+        assert world.now - healed_at <= 3.0
+        assert world.hosts == [host]
+        world.run_until(lambda: 77 in world.taken, within_s=100)
 
 
 def test_two_hosts_that_only_others_connect_go_on_until_they_can_talk() -> None:
