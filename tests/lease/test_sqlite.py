@@ -10,9 +10,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -27,8 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PROCESSES, ROUNDS = 8, 20
 
 
-def wish(write_id: str, *, token: int | None = None, holder: str = "o#n") -> LeaseRecord:
-    return LeaseRecord(name=NAME, holder=holder, token=token, ttl_s=15.0, write_id=write_id)
+def wish(
+    write_id: str,
+    *,
+    token: int | None = None,
+    holder: str = "o#n",
+    name: str = NAME,
+    ttl_s: float = 15.0,
+) -> LeaseRecord:
+    return LeaseRecord(name=name, holder=holder, token=token, ttl_s=ttl_s, write_id=write_id)
 
 
 @pytest_asyncio.fixture
@@ -352,6 +361,360 @@ def test_an_instant_of_another_boot_or_namespace_is_not_compared() -> None:
     )
     assert store_remaining_s(stamped, ours, 5.0) == (10.0 if ours else None)
     assert store_remaining_s(stamped, ours + "x", 5.0) is None
+
+
+# -- one visit for many
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20.0):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+@contextlib.contextmanager
+def thread_busy(store: SqliteStore) -> Iterator[None]:
+    """What is asked meanwhile waits, and is served in one visit afterwards."""
+    go = threading.Event()
+    store._executor.submit(go.wait)
+    try:
+        yield
+    finally:
+        go.set()
+
+
+async def at_once(
+    store: SqliteStore, *requests: Coroutine[Any, Any, object], given_up: int | None = None
+) -> list[object]:
+    """Answers of requests that waited together; one of them was cancelled before its turn."""
+    with thread_busy(store):
+        tasks = [asyncio.create_task(request) for request in requests]
+        await until(lambda: len(store._requests) == len(tasks))
+        if given_up is not None:
+            tasks[given_up].cancel()
+            await asyncio.wait([tasks[given_up]])
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def spoken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each statement of stores that open their file from now on."""
+    said: list[str] = []
+    prepare = module._prepare
+
+    def listen(connection: sqlite3.Connection) -> None:
+        prepare(connection)
+        connection.set_trace_callback(said.append)
+
+    monkeypatch.setattr(module, "_prepare", listen)
+    return said
+
+
+def renewal(of: LeaseRecord, write_id: str) -> LeaseRecord:
+    return wish(write_id, token=of.token, name=of.name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "answer"),
+    [
+        (wish("w", name="b"), WriteConflict),
+        (wish("w", name="c", token=2**63), LeaseUnavailableError),
+        (wish("w", name="c", ttl_s=float("nan")), LeaseUnavailableError),
+        (wish("w", name="\ud800"), UnicodeEncodeError),
+        (wish("w", name="c", holder="\ud800"), UnicodeEncodeError),
+    ],
+)
+async def test_what_is_wrong_with_one_write_fails_no_other(
+    store: SqliteStore, spoken: list[str], wrong: LeaseRecord, answer: type[Exception]
+) -> None:
+    """Each has its own check inside the one transaction, and is answered by itself."""
+    a = await store.write(wish("1", name="a"), if_version=None)
+    b = await store.write(wish("1", name="b"), if_version=None)
+    spoken.clear()
+    first, second, third, fourth = await at_once(
+        store,
+        store.write(renewal(a, "2"), if_version=a.version),
+        store.write(wrong, if_version=None),
+        store.write(renewal(b, "2"), if_version=b.version),
+        store.write(wish("1", name="d"), if_version=None),
+    )
+    assert type(second) is answer
+    stored = [one for one in (first, third, fourth) if isinstance(one, LeaseRecord)]
+    assert len({one.version for one in stored}) == len(stored) == 3
+    assert [await store.read(one.name) for one in stored] == stored
+    assert await store.read("c") is None
+    assert spoken.count("BEGIN IMMEDIATE") == spoken.count("COMMIT") == 1
+
+
+async def test_only_conflicts_write_nothing(store: SqliteStore, spoken: list[str]) -> None:
+    first = await store.write(wish("1"), if_version=None)
+    spoken.clear()
+    answers = await at_once(store, *(store.write(wish(n), if_version=None) for n in "23"))
+    assert [type(one) for one in answers] == [WriteConflict, WriteConflict]
+    assert "COMMIT" not in spoken
+    assert await store.read(NAME) == first
+
+
+async def test_requests_of_one_name_keep_their_order(store: SqliteStore) -> None:
+    """What comes after a write sees it, in the same visit or the next."""
+    before, first, between, conflict, other, after = await at_once(
+        store,
+        store.read(NAME),
+        store.write(wish("1"), if_version=None),
+        store.look(NAME),
+        store.write(wish("2"), if_version=None),
+        store.write(wish("1", name="other"), if_version=None),
+        store.read("other"),
+    )
+    assert before is None
+    assert isinstance(first, LeaseRecord)
+    assert between == first
+    assert isinstance(conflict, WriteConflict)
+    assert conflict.current == first
+    assert isinstance(other, LeaseRecord)
+    assert after == other
+
+
+async def test_two_writes_of_one_name_in_one_transaction(
+    store: SqliteStore, spoken: list[str]
+) -> None:
+    """I-18: the second one is told of the first, and of nothing that was not committed."""
+    first, second = await at_once(store, *(store.write(wish(n), if_version=None) for n in "12"))
+    assert isinstance(second, WriteConflict)
+    assert second.current == first == await store.read(NAME)
+    assert spoken.count("COMMIT") == 1
+
+
+async def test_one_that_must_last_makes_all_of_them_last(
+    store: SqliteStore, spoken: list[str]
+) -> None:
+    """I-18: and renewals alone still pay nothing."""
+    held = [await store.write(wish("1", name=name), if_version=None) for name in "abcd"]
+    for renewed, acquired, expected in (held[:2], (), "NORMAL"), (held[2:], ("e",), "FULL"):
+        spoken.clear()
+        answers = await at_once(
+            store,
+            *(store.write(renewal(one, "2"), if_version=one.version) for one in renewed),
+            *(store.write(wish("1", name=name), if_version=None) for name in acquired),
+        )
+        assert all(isinstance(one, LeaseRecord) for one in answers)
+        told = [text.split()[-1] for text in spoken if text.startswith("PRAGMA synchronous")]
+        assert told == [expected]
+
+
+async def test_a_visit_is_bounded(
+    store: SqliteStore, spoken: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH_MAX", 3)
+    writes = [store.write(wish("1", name=f"n{number}"), if_version=None) for number in range(7)]
+    answers = await at_once(store, *writes)
+    assert all(isinstance(one, LeaseRecord) for one in answers)
+    assert spoken.count("COMMIT") == 3
+
+
+async def test_a_commit_that_fails_is_unknown_to_all_of_it(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to who had a conflict, for it may have been with what was not committed."""
+    failing = True
+    prepare = module._prepare
+
+    def refuse(action: int, what: str | None, *_: object) -> int:
+        deny = failing and (action, what) == (sqlite3.SQLITE_TRANSACTION, "COMMIT")
+        return sqlite3.SQLITE_DENY if deny else sqlite3.SQLITE_OK
+
+    def listen(connection: sqlite3.Connection) -> None:
+        prepare(connection)
+        connection.set_authorizer(refuse)
+
+    monkeypatch.setattr(module, "_prepare", listen)
+    requests = [(NAME, "1"), (NAME, "2"), ("other", "1")]
+    answers = await at_once(
+        store, *(store.write(wish(n, name=name), if_version=None) for name, n in requests)
+    )
+    assert [type(one) for one in answers] == [LeaseUnavailableError] * 3
+    assert len({id(one) for one in answers}) == 3
+    failing = False
+    assert await store.read(NAME) is None
+    assert await store.read("other") is None
+    with by_hand(store) as connection:
+        connection.execute("BEGIN IMMEDIATE")  # nobody holds the lock any more
+
+
+async def test_what_is_given_up_before_its_turn_is_not_done(store: SqliteStore) -> None:
+    first, second, third = await at_once(
+        store,
+        *(store.write(wish("1", name=name), if_version=None) for name in "abc"),
+        given_up=1,
+    )
+    assert isinstance(first, LeaseRecord)
+    assert isinstance(second, asyncio.CancelledError)
+    assert isinstance(third, LeaseRecord)
+    assert await store.read("b") is None
+
+
+async def test_what_is_given_up_while_the_lock_is_waited_for_is_not_done(
+    store: SqliteStore, spoken: list[str]
+) -> None:
+    """It and the others of its visit are not begun before the lock is there."""
+    await store.read(NAME)
+    with contextlib.closing(sqlite3.connect(store.path, isolation_level=None)) as lock:
+        lock.execute("BEGIN IMMEDIATE")
+        with thread_busy(store):
+            tasks = [
+                asyncio.create_task(store.write(wish("1", name=name), if_version=None))
+                for name in "ab"
+            ]
+            await until(lambda: len(store._requests) == len(tasks))
+        await until(lambda: "BEGIN IMMEDIATE" in spoken)
+        tasks[0].cancel()
+        await asyncio.wait([tasks[0]])
+        lock.execute("ROLLBACK")
+    assert await tasks[1] == await store.read("b")
+    assert await store.read("a") is None
+
+
+async def test_a_text_that_is_none_is_read_all_the_same(store: SqliteStore) -> None:
+    """I-13: and those who are asked for together with it are not concerned."""
+    first = await store.write(wish("1"), if_version=None)
+    other = await store.write(wish("1", name="other"), if_version=None)
+    watch = asyncio.create_task(store.changed(NAME, first.version))
+    with by_hand(store) as connection:
+        connection.execute(
+            "UPDATE tenure_leases SET holder = CAST(x'ff61' AS TEXT),"
+            " version = CAST(x'ff62' AS TEXT) WHERE name = ?", (NAME,)
+        )  # fmt: skip
+    await watch
+    damaged, intact = await at_once(store, store.read(NAME), store.read("other"))
+    assert isinstance(damaged, LeaseRecord)
+    assert not damaged.free
+    assert intact == other
+    await store.write(wish("2"), if_version=damaged.version)
+
+
+# -- one poller for all who wait
+
+
+def is_poll(text: str) -> bool:
+    return text == "PRAGMA data_version"
+
+
+def is_read(text: str) -> bool:
+    return "tenure_leases WHERE name" in text
+
+
+async def watch_all(
+    store: SqliteStore, count: int
+) -> tuple[list[LeaseRecord], list[asyncio.Task[None]]]:
+    """So many leases and as many who wait for them, all known to the poller."""
+    records = [
+        await store.write(wish("1", name=f"n{number}"), if_version=None) for number in range(count)
+    ]
+    watches = [
+        asyncio.create_task(store.changed(record.name, record.version)) for record in records
+    ]
+    await until(lambda: len(store._waiters) == count and not any(w.fresh for w in store._waiters))
+    return records, watches
+
+
+async def given_up(watches: list[asyncio.Task[None]]) -> None:
+    for watch in watches:
+        watch.cancel()
+    await asyncio.wait(watches)
+
+
+async def test_many_who_wait_share_one_poller(store: SqliteStore, spoken: list[str]) -> None:
+    """One look a turn, and the records are read only after somebody wrote."""
+    records, watches = await watch_all(store, 700)  # more than SQLite is asked for in one go
+    spoken.clear()
+    await until(lambda: sum(map(is_poll, spoken)) >= 5)
+    assert not any(map(is_read, spoken))
+    other = SqliteStore(store.path)
+    for target in (store, other):
+        spoken.clear()
+        record, watch = records.pop(), watches.pop()
+        await target.write(renewal(record, "2"), if_version=record.version)
+        await watch
+        await until(lambda: sum(map(is_poll, spoken)) >= 3)
+        assert not any(one.done() for one in watches)
+        # The check of the write, and one look at all the names in two parts.
+        assert sum(map(is_read, spoken)) == 1 + 2
+    await given_up(watches)
+    await other.close()
+
+
+async def test_who_comes_later_is_told_of_what_is_over(store: SqliteStore) -> None:
+    """The poller that runs already has nothing new to see, and reads for the new one."""
+    records, watches = await watch_all(store, 3)
+    late = records[0]
+    await asyncio.wait_for(store.changed(late.name, "another"), 20.0)
+    await asyncio.wait_for(store.changed("missing", "1"), 20.0)
+    assert not any(watch.done() for watch in watches)
+    await given_up(watches)
+
+
+async def test_a_poller_ends_with_the_last_who_waits(store: SqliteStore) -> None:
+    """And another one begins with the next."""
+    for _ in range(2):
+        before = asyncio.all_tasks()
+        _, watches = await watch_all(store, 3)
+        poller = store._poller
+        assert poller is not None
+        assert asyncio.all_tasks() == before | {*watches, poller}
+        await given_up(watches[:2])
+        assert store._poller is poller
+        await given_up(watches[2:])
+        await until(lambda: store._poller is None)
+        await asyncio.wait([poller])
+        assert not store._waiters
+        delete(store)
+
+
+async def test_a_failing_store_is_told_to_all_who_wait(store: SqliteStore) -> None:
+    _, watches = await watch_all(store, 5)
+    delete(store)
+    store.path.write_bytes(b"no database" * 1000)
+    answers = await asyncio.gather(*watches, return_exceptions=True)
+    assert [type(one) for one in answers] == [LeaseUnavailableError] * 5
+    assert all("not a database" in str(one) for one in answers)
+    assert store._poller is None
+    assert not store._waiters
+    store.path.unlink()
+    await store.changed("missing", "1")
+
+
+async def test_a_poller_that_is_cancelled_leaves_nobody_waiting(store: SqliteStore) -> None:
+    _, watches = await watch_all(store, 2)
+    assert store._poller is not None
+    store._poller.cancel()
+    answers = await asyncio.gather(*watches, return_exceptions=True)
+    assert [type(one) for one in answers] == [LeaseUnavailableError] * 2
+
+
+async def test_a_store_that_is_closed_leaves_nobody_waiting(store: SqliteStore) -> None:
+    _, watches = await watch_all(store, 5)
+    poller = store._poller
+    assert poller is not None
+    await store.close()
+    answers = await asyncio.gather(*watches, return_exceptions=True)
+    assert [type(one) for one in answers] == [LeaseUnavailableError] * 5
+    assert all("was closed" in str(one) for one in answers)
+    await asyncio.wait([poller])
+    assert store._connection is None
+    assert not store._waiters
+    with pytest.raises(LeaseUnavailableError, match="was closed"):
+        await store.changed(NAME, "1")
+
+
+async def test_what_waits_for_the_thread_ends_before_the_store(store: SqliteStore) -> None:
+    with thread_busy(store):
+        writing = asyncio.create_task(store.write(wish("1"), if_version=None))
+        await until(lambda: len(store._requests) == 1)
+        closing = asyncio.create_task(store.close())
+        await until(lambda: store._closed)
+    await closing
+    assert (await writing).write_id == "1"
+    assert store._connection is None
 
 
 async def test_a_file_that_somebody_has_locked_can_be_read_but_not_looked_at(
