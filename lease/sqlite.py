@@ -322,8 +322,6 @@ class SqliteStore(LeaseStore):
             if isinstance(request, _Read) and request.name in written:
                 break
             self._requests.popleft()
-            if request.answer.cancelled():
-                continue
             if isinstance(request, _Write):
                 written.add(request.record.name)
             batch.append(request)
@@ -339,7 +337,7 @@ class SqliteStore(LeaseStore):
         try:
             with self._at_the_file() as connection:
                 work(connection, open_ones)
-        except Exception as error:  # noqa: BLE001 - it is for those who asked, and the thread goes on
+        except Exception as error:  # noqa: BLE001 - told to those who asked
             for request in open_ones:
                 if not request.answer.done():
                     request.end(_for_one_more(error))

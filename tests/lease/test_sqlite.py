@@ -498,8 +498,8 @@ async def test_one_that_must_last_makes_all_of_them_last(
             *(store.write(wish("1", name=name), if_version=None) for name in acquired),
         )
         assert all(isinstance(one, LeaseRecord) for one in answers)
-        told = [text.split()[-1] for text in spoken if text.startswith("PRAGMA synchronous")]
-        assert told == [expected]
+        levels = [text.split()[-1] for text in spoken if text.startswith("PRAGMA synchronous")]
+        assert levels == [expected]
 
 
 async def test_a_visit_is_bounded(
@@ -617,6 +617,12 @@ async def watch_all(
     return records, watches
 
 
+async def told(watches: list[asyncio.Task[None]]) -> list[object]:
+    """What each of them was told in the end."""
+    async with asyncio.timeout(20.0):
+        return await asyncio.gather(*watches, return_exceptions=True)
+
+
 async def given_up(watches: list[asyncio.Task[None]]) -> None:
     for watch in watches:
         watch.cancel()
@@ -674,7 +680,7 @@ async def test_a_failing_store_is_told_to_all_who_wait(store: SqliteStore) -> No
     _, watches = await watch_all(store, 5)
     delete(store)
     store.path.write_bytes(b"no database" * 1000)
-    answers = await asyncio.gather(*watches, return_exceptions=True)
+    answers = await told(watches)
     assert [type(one) for one in answers] == [LeaseUnavailableError] * 5
     assert all("not a database" in str(one) for one in answers)
     assert store._poller is None
@@ -687,7 +693,7 @@ async def test_a_poller_that_is_cancelled_leaves_nobody_waiting(store: SqliteSto
     _, watches = await watch_all(store, 2)
     assert store._poller is not None
     store._poller.cancel()
-    answers = await asyncio.gather(*watches, return_exceptions=True)
+    answers = await told(watches)
     assert [type(one) for one in answers] == [LeaseUnavailableError] * 2
 
 
@@ -696,7 +702,7 @@ async def test_a_store_that_is_closed_leaves_nobody_waiting(store: SqliteStore) 
     poller = store._poller
     assert poller is not None
     await store.close()
-    answers = await asyncio.gather(*watches, return_exceptions=True)
+    answers = await told(watches)
     assert [type(one) for one in answers] == [LeaseUnavailableError] * 5
     assert all("was closed" in str(one) for one in answers)
     await asyncio.wait([poller])
