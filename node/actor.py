@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from node.authority import ALWAYS, Authority
 from node.mailbox import Delivery, TimerTick, WhenFull
 from node.ref import ActorRef
-from node.supervision import StopReason, Supervision
+from node.supervision import StopCause, StopReason, Supervision
 
 if TYPE_CHECKING:
     from node.cell import Cell
@@ -308,6 +308,33 @@ class Context:
     def authority(self) -> Authority:
         """Whether it may act: always, unless the cluster runs one of it, or of one above it."""
         return self._cell.authority or ALWAYS
+
+    @property
+    def entity_id(self) -> str:
+        """The id of the sharded entity that this actor is, or is below. Raises `RuntimeError` in an
+        actor that is none."""
+        return self._entity[0]
+
+    @property
+    def shard_id(self) -> int:
+        """The shard that this entity belongs to. Raises as `entity_id`."""
+        return self._entity[1]
+
+    @property
+    def _entity(self) -> tuple[str, int]:
+        found = self._cell.runtime.entity_of(self._cell.path)
+        if found is None:
+            raise RuntimeError(f"{self._cell.path} is no sharded entity: it has no entity_id")
+        return found
+
+    def passivate(self) -> None:
+        """Stop this entity once it has handled what waits; its next message builds it anew.
+
+        What comes meanwhile is held for the next one. State that is not stored elsewhere is lost.
+        Any other actor stops for good. Raises nothing when it is stopping already.
+        """
+        cell = self._cell
+        cell.order_stop(StopReason(StopCause.STOPPED, "passivated"))
 
     def now(self) -> float:
         """Seconds on the node's clock (CLOCK_BOOTTIME; virtual in a simulated world)."""

@@ -26,6 +26,7 @@ from node.events import ActorFailed
 from node.logs import wall_time
 from node.proxy import PREFIX, SingletonProxies
 from node.ref import ActorRef
+from node.sharding import Sharding
 from node.supervision import StopCause, StopReason
 from singleton.effects import RouteSingleton, StartInstance, StopInstance
 from singleton.effects import StopCause as InstanceStop
@@ -212,7 +213,7 @@ class Singletons:
         name that is none, or that is started with another actor; `TypeError` when `args` do not
         fit the actor's constructor.
         """
-        _check_name(type_name)
+        check_name(type_name)
         _check_actor(actor, args)
         given = self._settings.leases_singletons if lease is None else lease
         kind = _Kind(actor, tuple(args), role, given or None)
@@ -240,22 +241,23 @@ class Singletons:
         except ValueError as error:
             raise SettingsError(f"singleton {type_name!r}: {error}") from error
         if kind.lease is not None:
-            settings = self._under_lease(type_name, kind, settings)
+            settings = self._under_lease(type_name, kind, settings, role)
         self._host.kinds[type_name] = kind
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(StartRequested(type_name, settings))
         return proxy.ref
 
     def _under_lease(
-        self, type_name: str, kind: _Kind, settings: SingletonSettings
+        self, type_name: str, kind: _Kind, settings: SingletonSettings, who: str | None
     ) -> SingletonSettings:
-        """With its lease, made at the first start, and what all members must agree about."""
+        """With its lease, made at the first start, and what all members must agree about; `who` may
+        host."""
         lease = self._host.leases.leases.get(type_name)
         if lease is None:
             lease = self._lease_of(type_name, kind.lease)
             self._host.leases.add(type_name, lease)
         store, named = lease.store.identity, lease.settings
-        terms = terms_of(kind.role, store=store, lease=named.name, ttl_s=named.ttl_s)
+        terms = terms_of(who, store=store, lease=named.name, ttl_s=named.ttl_s)
         return replace(settings, terms=terms, lease_ttl_s=named.ttl_s)
 
     def _lease_of(self, type_name: str, given: object) -> Lease:
@@ -273,9 +275,34 @@ class Singletons:
         name = f"{self._settings.cluster_name}/singleton/{type_name}"
         return self._leases.lease(name, store=None if given is True else given)
 
+    def start_coordinator(
+        self,
+        type_name: str,
+        *,
+        role: str | None,
+        lease: str | bool | Lease | None,
+        shard_count: int,
+    ) -> None:
+        """Let this node host the coordinator of a sharded type: a singleton whose instance is a
+        machine of `node.core`. For `node.sharding`; raises `SettingsError`."""
+        given = self._settings.leases_singletons if lease is None else lease
+        kind = _Kind(Actor, (), role, given or None)
+        who = f"{role or 'all'} with {shard_count} shards"
+        settings = replace(
+            self._settings.singleton(role), terms=terms_of(who), leased=kind.lease is not None
+        )
+        if kind.lease is not None:
+            settings = self._under_lease(type_name, kind, settings, who)
+        self._host.kinds[type_name] = kind
+        self._host.feed(StartRequested(type_name, settings))
+
+    def follow(self, type_name: str, role: str | None) -> None:
+        """Know where a singleton is, without hosting it nor sending to it."""
+        self._host.feed(ProxyRequested(type_name, self._settings.singleton(role)))
+
     def start_proxy(self, *, type_name: str, role: str | None = None) -> ActorRef[Any]:
         """The ref of a singleton that this node does not host. Raises `SettingsError`."""
-        _check_name(type_name)
+        check_name(type_name)
         settings = self._settings.singleton(role)
         proxy = self._proxies.get(type_name, buffer_size=settings.buffer_size)
         self._host.feed(ProxyRequested(type_name, settings))
@@ -330,7 +357,7 @@ class Singletons:
             self._host.feed(StopRequested(type_name))
 
 
-def _check_name(type_name: str) -> None:
+def check_name(type_name: str) -> None:
     if not isinstance(type_name, str) or not _TYPE_NAME.fullmatch(type_name):
         raise SettingsError(f"type_name={type_name!r} must have 1 to 128 letters, digits and _ . -")
 
@@ -354,6 +381,7 @@ class Cluster:
         self,
         core: NodeCore,
         singletons: Singletons,
+        sharding: Sharding,
         host: SingletonHost,
         settings: Settings,
         clock: Callable[[], float],
@@ -364,6 +392,7 @@ class Cluster:
         self._link_records = link_records
         self._dial_faults = dial_faults
         self.singleton = singletons
+        self.sharding = sharding
         self._host = host
         self._core = core
         self._settings = settings

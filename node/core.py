@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from downing.events import (
@@ -29,6 +29,7 @@ from downing.machine import DowningMachine
 from gossip.effects import Paused, PeerMessage, Publish, Send
 from gossip.events import (
     Dialled,
+    Exit,
     LeaveRequested,
     LinkLost,
     MembersDoomed,
@@ -44,7 +45,30 @@ from gossip.machine import GossipMachine
 from gossip.membership import MembershipView, NodeId
 from gossip.messages import Head, Relay, Relayed
 from node import wire
-from singleton.effects import OfferType, SingletonReleased, WithdrawType
+from sharding.coordinator import CoordinatorMachine
+from sharding.effects import Evacuated
+from sharding.events import (
+    CoordinatorAt,
+    EvacuateRequested,
+    Lead,
+    RebalanceRequested,
+    RegionRequested,
+    Resign,
+    RouteDrained,
+    ShardsClosed,
+    ShardsWanted,
+)
+from sharding.messages import MESSAGES as SHARDING_MESSAGES
+from sharding.messages import TO_COORDINATOR, AskReport, HandOff, RebalanceAsk, ShardsStopped
+from sharding.region import RegionMachine, unhosted_report
+from singleton.effects import (
+    OfferType,
+    RouteSingleton,
+    SingletonReleased,
+    StartInstance,
+    StopInstance,
+    WithdrawType,
+)
 from singleton.events import (
     InstanceFailed,
     InstanceStarted,
@@ -69,10 +93,14 @@ FLIGHT_RECORD_MAX = 256
 STEPS_MAX = 10_000
 
 SINGLETON_MESSAGES = (HandOverAsk, HandOverAnswer, HandOverState, HostNotice, MoveAsk)
-OTHERS = (*SINGLETON_MESSAGES, *DOWNING_MESSAGES, Relay, Relayed)
+OTHERS = (*SINGLETON_MESSAGES, *DOWNING_MESSAGES, *SHARDING_MESSAGES, Relay, Relayed)
 RELAYABLE = (*DOWNING_RELAYABLE, HandOverAsk, HandOverAnswer)
 
+COORDINATOR_PREFIX = "sharding."
+"""The coordinator of a sharded type is the singleton of this name: level and lease protect it."""
+
 GOSSIP, DOWNING, SINGLETON, EVERY_SINGLETON = "gossip", "downing", "singleton", "every singleton"
+REGION, COORDINATOR, EVERY_REGION = "region", "coordinator", "every region and coordinator"
 READERS: dict[type, tuple[str, ...]] = {
     Started: (GOSSIP,),
     SeedsResolved: (GOSSIP,),
@@ -86,8 +114,8 @@ READERS: dict[type, tuple[str, ...]] = {
     MembersDowned: (GOSSIP,),
     MembersDoomed: (GOSSIP,),
     Paused: (GOSSIP, DOWNING, EVERY_SINGLETON),
-    MembershipView: (DOWNING, EVERY_SINGLETON),
-    PeerMessage: (SINGLETON,),  # or DOWNING, by the message
+    MembershipView: (DOWNING, EVERY_SINGLETON, EVERY_REGION),
+    PeerMessage: (SINGLETON,),  # or DOWNING, REGION, COORDINATOR, by the message
     ContactWanted: (DOWNING,),
     DownRequested: (DOWNING,),
     NothingRuns: (DOWNING,),
@@ -102,7 +130,16 @@ READERS: dict[type, tuple[str, ...]] = {
     InstanceStarted: (SINGLETON,),
     InstanceStopped: (SINGLETON,),
     InstanceFailed: (SINGLETON,),
-    LeaveStarted: (EVERY_SINGLETON,),
+    LeaveStarted: (EVERY_SINGLETON,),  # a coordinator's once the region beside it is empty
+    RegionRequested: (REGION,),
+    CoordinatorAt: (REGION,),
+    ShardsWanted: (REGION,),
+    ShardsClosed: (REGION,),
+    RouteDrained: (REGION,),
+    EvacuateRequested: (REGION,),
+    Lead: (COORDINATOR,),
+    Resign: (COORDINATOR,),
+    RebalanceRequested: (COORDINATOR,),
 }
 
 
@@ -119,16 +156,28 @@ class ProxyRequested:
     settings: SingletonSettings
 
 
+def _type_of(event: object) -> str:
+    subject = event.message if isinstance(event, PeerMessage) else event
+    name: str = getattr(subject, "type_name")  # noqa: B009 - every event that is routed so has it
+    return name
+
+
 class NodeCore:
     """The composition of one node's machines.
 
     gossip: this node's membership. downing: its resolver. rng: shared by the singleton machines.
+    `may_act(singleton)` says whether a coordinator that is here may act now (contact, and the lease
+    if it has one), `token_of(singleton)` the latest fencing token; both are set by the shell.
     """
 
     def __init__(self, gossip: GossipMachine, downing: DowningMachine, rng: random.Random) -> None:
         self.gossip = gossip
         self.downing = downing
         self.singletons: dict[str, SingletonMachine] = {}
+        self.regions: dict[str, RegionMachine] = {}
+        self.coordinators: dict[str, CoordinatorMachine] = {}
+        self.may_act: Callable[[str], bool] = lambda singleton: True
+        self.token_of: Callable[[str], int] = lambda singleton: 0
         self.counters: Counter[str] = Counter()
         self.record: deque[tuple[float, object, tuple[object, ...]]] = deque(
             maxlen=FLIGHT_RECORD_MAX
@@ -136,6 +185,7 @@ class NodeCore:
         self._rng = rng
         self._types: dict[str, str] = {}  # singleton → what our member record shows of it
         self._released: set[str] | None = None
+        self._has_exited = False
         self._contact_wanted = False
         self._inbox: deque[object] = deque()
         self._out: list[object] = []
@@ -156,6 +206,12 @@ class NodeCore:
         for machine in self.singletons.values():
             if now >= machine.deadline:
                 self._take(machine.tick(now))
+        for region in self.regions.values():
+            if now >= region.deadline:
+                self._take(region.tick(now))
+        for coordinator in self.coordinators.values():
+            if now >= coordinator.deadline:
+                self._take(coordinator.tick(now))
         return self._work(None, now)
 
     @property
@@ -164,6 +220,10 @@ class NodeCore:
         due = min(self.gossip.deadline, self.downing.deadline)
         for machine in self.singletons.values():
             due = min(due, machine.deadline)
+        for region in self.regions.values():
+            due = min(due, region.deadline)
+        for coordinator in self.coordinators.values():
+            due = min(due, coordinator.deadline)
         return due
 
     @property
@@ -197,6 +257,13 @@ class NodeCore:
                 return
             case LeaveStarted():
                 self._released = set()
+                for name in sorted(self.regions):
+                    self._inbox.append(EvacuateRequested(name, at_once=self._has_exited))
+            case Evacuated():
+                self._let_coordinator_leave(event.type_name, now)
+                return
+            case RegionRequested():
+                self._add_region(event, now)
             case ProxyRequested():
                 self._manage(event.type_name, event.settings, now)
                 return
@@ -209,7 +276,17 @@ class NodeCore:
                 self._take(self.downing.handle(event, now))
             elif reader is EVERY_SINGLETON:
                 for name in sorted(self.singletons):
-                    self._take(self.singletons[name].handle(event, now))
+                    if not isinstance(event, LeaveStarted) or self._may_leave(name):
+                        self._take(self.singletons[name].handle(event, now))
+            elif reader is EVERY_REGION:
+                for name in sorted(self.regions):
+                    self._take(self.regions[name].handle(event, now))
+                for name in sorted(self.coordinators):
+                    self._take(self.coordinators[name].handle(event, now))
+            elif reader is REGION:
+                self._take(self.regions[_type_of(event)].handle(event, now))
+            elif reader is COORDINATOR:
+                self._to_coordinator(event, now)
             else:
                 self._to_singleton(event, now)
         if isinstance(event, LeaveStarted):
@@ -217,7 +294,9 @@ class NodeCore:
 
     def _note_contact_wanted(self) -> None:
         """Contact is asked for from the moment a manager here is elected until it has stopped."""
-        wanted = any(machine.needs_contact for machine in self.singletons.values())
+        wanted = any(machine.needs_contact for machine in self.singletons.values()) or any(
+            region.needs_contact for region in self.regions.values()
+        )
         if wanted is not self._contact_wanted:
             self._contact_wanted = wanted
             self._inbox.append(ContactWanted(wanted))
@@ -270,9 +349,82 @@ class NodeCore:
             return
         self._hear(PeerMessage(relayed.origin, message, via=sender), now)
 
+    # sharding: the coordinator of a type is a singleton whose instance is a machine, not an actor
+
+    def _add_region(self, event: RegionRequested, now: float) -> None:
+        name, settings = event.type_name, event.settings
+        if name not in self.regions:
+            self.regions[name] = RegionMachine(name, self.gossip.self_id, settings)
+            if self.gossip.view is not None:
+                self._take(self.regions[name].handle(self.gossip.view, now))
+        if settings.hosts and name not in self.coordinators:
+            singleton = COORDINATOR_PREFIX + name
+            coordinator = self.coordinators[name] = CoordinatorMachine(
+                name, self.gossip.self_id, settings, lambda: self.may_act(singleton)
+            )
+            if self.gossip.view is not None:
+                self._take(coordinator.handle(self.gossip.view, now))
+
+    def _sharded(self, singleton: str) -> str | None:
+        """The sharded type whose coordinator this singleton is; None: it is none."""
+        name = singleton.removeprefix(COORDINATOR_PREFIX)
+        return name if name != singleton and name in self.regions else None
+
+    def _may_leave(self, singleton: str) -> bool:
+        """The coordinator stays until the shards of this node are elsewhere: it moves them."""
+        name = self._sharded(singleton)
+        return name is None or self.regions[name].is_evacuated
+
+    def _let_coordinator_leave(self, name: str, now: float) -> None:
+        manager = self.singletons.get(COORDINATOR_PREFIX + name)
+        if manager is not None:
+            self._take(manager.handle(LeaveStarted(), now))
+        self._check_released()
+
+    def _to_coordinator(self, event: object, now: float) -> None:
+        coordinator = self.coordinators.get(_type_of(event))
+        region = self.regions.get(_type_of(event))
+        is_here = region is None or region.coordinator == self.gossip.self_id
+        if isinstance(event, RebalanceRequested) and not is_here:
+            assert region is not None
+            if region.coordinator is not None:
+                self._out.append(Send(region.coordinator, RebalanceAsk(event.type_name)))
+        elif coordinator is not None:
+            self._take(coordinator.handle(event, now))
+
+    def _to_sharding(self, event: PeerMessage, now: float) -> None:
+        message = event.message
+        if isinstance(message, TO_COORDINATOR):
+            self._to_coordinator(event, now)
+            return
+        region = self.regions.get(_type_of(event))
+        if region is not None:
+            self._take(region.handle(event, now))
+        elif isinstance(message, AskReport):
+            self._send_or_keep(Send(event.sender, unhosted_report(message)))
+        elif isinstance(message, HandOff):
+            stopped = ShardsStopped(message.type_name, message.term, message.shards)
+            self._send_or_keep(Send(event.sender, stopped))
+        else:
+            self.counters["sharding: no region"] += 1
+
+    def _send_or_keep(self, effect: Send) -> None:
+        """What the coordinator here says to the region here needs no link."""
+        if effect.to == self.gossip.self_id:
+            self._inbox.append(PeerMessage(effect.to, effect.message))
+        else:
+            self._out.append(effect)
+
+    def _begin_office(self, name: str, effect: StartInstance) -> None:
+        floor = max(self.regions[name].accepted.number, self.token_of(effect.type_name))
+        self._inbox.append(Lead(name, floor))
+        self._inbox.append(InstanceStarted(effect.type_name, effect.attempt))
+
     def _to_singleton(self, event: object, now: float) -> None:
-        subject = event.message if isinstance(event, PeerMessage) else event
-        name: str = getattr(subject, "type_name")  # noqa: B009 - every event here has it
+        if isinstance(event, PeerMessage) and isinstance(event.message, SHARDING_MESSAGES):
+            self._to_sharding(event, now)
+            return
+        name = _type_of(event)
         machine = self.singletons.get(name)
         if machine is not None:
             self._take(machine.handle(event, now))
@@ -318,11 +470,29 @@ class NodeCore:
                 case WithdrawType():
                     self._types.pop(effect.type_name, None)
                     self._host_types()
+                case StartInstance() if sharded := self._sharded(effect.type_name):
+                    self._begin_office(sharded, effect)
+                case StopInstance() if sharded := self._sharded(effect.type_name):
+                    self._inbox.append(Resign(sharded))
+                    ended = InstanceStopped(effect.type_name, effect.attempt, effect.reason)
+                    self._inbox.append(ended)
+                case RouteSingleton() if sharded := self._sharded(effect.type_name):
+                    self._inbox.append(CoordinatorAt(sharded, effect.host))
+                case Send() if isinstance(effect.message, SHARDING_MESSAGES):
+                    self._send_or_keep(effect)
+                case Evacuated() if self._released is not None:
+                    self._inbox.append(effect)
+                case Evacuated():
+                    pass  # the user stopped the type
+                case Exit():
+                    self._has_exited = True
+                    self._out.append(effect)
                 case _:
                     self._out.append(effect)
 
     def _check_released(self) -> None:
-        if self._released is not None and self._released >= set(self.singletons):
+        is_empty = all(region.is_evacuated for region in self.regions.values())
+        if self._released is not None and is_empty and self._released >= set(self.singletons):
             self._released = None
             self._out.append(Publish(AllReleased()))
             self._inbox.append(NothingRuns())

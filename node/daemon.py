@@ -38,6 +38,7 @@ from gossip.messages import JoinRequest
 from node import wire
 from node.core import NodeCore
 from node.environment import Environment, Lane, LinkMemory, Transport
+from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
 from singleton.effects import (
     DropLease,
     RouteSingleton,
@@ -107,6 +108,22 @@ class Host(Protocol):
         """Look who holds it."""
 
 
+class Sharded(Protocol):
+    """Who performs the effects of regions."""
+
+    def open_shards(self, effect: OpenShards) -> None:
+        """Take messages for them here."""
+
+    def close_shards(self, effect: CloseShards) -> None:
+        """Stop their entities; answered by an event."""
+
+    def route(self, effect: RouteShards) -> None:
+        """Where messages go."""
+
+    def drain(self, effect: DrainRoute) -> None:
+        """Wait for what is on its way; answered by an event."""
+
+
 class Arbiter(Protocol):
     """Who asks the lease that decides which side lives; each question is answered by an event."""
 
@@ -136,6 +153,7 @@ class Daemon:
         core: NodeCore,
         runtime: DataPlane,
         host: Host,
+        regions: Sharded,
         arbiter: Arbiter,
         set_contact: Callable[[float], None],
         pause_s: float,
@@ -196,6 +214,10 @@ class Daemon:
             WantLease: host.want_lease,
             DropLease: host.drop_lease,
             WatchLease: host.watch_lease,
+            OpenShards: regions.open_shards,
+            CloseShards: regions.close_shards,
+            RouteShards: regions.route,
+            DrainRoute: regions.drain,
         }
 
     @property

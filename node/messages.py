@@ -32,6 +32,7 @@ class _Entry:
     name: str
     cls: type
     scope: Mapping[str, object] | None  # names of the function that defined a local class
+    entity_id: str | None = None  # the field that names the sharded entity it is for
 
 
 _by_name: dict[str, _Entry] = {}
@@ -39,8 +40,10 @@ _by_class: dict[type, _Entry] = {}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
-def message(name: str) -> Callable[[type[T]], type[T]]:
+def message(name: str, *, entity_id: str | None = None) -> Callable[[type[T]], type[T]]:
     """Make the class a frozen dataclass with slots that travels under the wire name `name`.
+
+    entity_id: the field with the id of the sharded entity that it is for; `Entities.tell` reads it.
 
     The name is what other processes know the class by: stable, and unique in the process. The
     same class imported again replaces itself. Raises `MessageError` (at import) when the name is
@@ -59,6 +62,11 @@ def message(name: str) -> Callable[[type[T]], type[T]]:
 
     def register(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
+        if entity_id is not None and entity_id not in getattr(made, "__dataclass_fields__"):  # noqa: B009
+            raise MessageError(
+                f"{_qualified(made)} has no field {entity_id!r}: entity_id names the one with the "
+                "id of the entity"
+            )
         taken = _by_name.get(name)
         if taken is not None and _qualified(taken.cls) != _qualified(made):
             raise MessageError(
@@ -68,7 +76,7 @@ def message(name: str) -> Callable[[type[T]], type[T]]:
         if taken is not None:
             _by_class.pop(taken.cls, None)
         local = "<locals>" in made.__qualname__
-        entry = _Entry(name, made, {**scope, made.__name__: made} if local else None)
+        entry = _Entry(name, made, {**scope, made.__name__: made} if local else None, entity_id)
         _by_name[name] = _by_class[made] = entry
         return made
 
@@ -85,6 +93,12 @@ def wire_name(cls: type) -> str | None:
     """The wire name of a class; None when it is not (or no longer) a registered message."""
     entry = _by_class.get(cls)
     return None if entry is None else entry.name
+
+
+def entity_field(cls: type) -> str | None:
+    """The field with the id of the entity that such a message is for; None: it does not say."""
+    entry = _by_class.get(cls)
+    return None if entry is None else entry.entity_id
 
 
 def defining_scope(cls: type) -> Mapping[str, object] | None:

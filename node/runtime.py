@@ -114,6 +114,7 @@ class Runtime:
         "clock",
         "context",
         "counters",
+        "entity_of",
         "events",
         "gate",
         "is_idle",
@@ -155,6 +156,8 @@ class Runtime:
         self.path_handlers: dict[str, PathHandler] = {}
         self.return_handlers: dict[str, PathHandler] = {}
         self.own_messages: set[type] = set()
+        # Id and shard of the entity at or above a path; set by `node.regions`.
+        self.entity_of: Callable[[str], tuple[str, int] | None] = lambda path: None
         self.self_id = self_id
         self.looked_at = 0.0  # when the clock was last looked at in this turn of the loop
         self.until = 0.0  # then the loop's other work is to have its turn

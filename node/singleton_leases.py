@@ -62,6 +62,14 @@ class SingletonLeases:
         self._authorities[type_name] = made
         return made
 
+    def may_act(self, type_name: str) -> bool:
+        """True while what is unique of this type may act here: contact, and its lease if it has
+        one. For what is no actor; asked before each act."""
+        if not self._runtime.gate.is_open_now:
+            return False
+        lease = self.leases.get(type_name)
+        return lease is None or lease.check_alive()
+
     def unguard(self, type_name: str) -> None:
         """Its latest instance handles what it has, although the lease is lost."""
         if type_name in self._authorities:

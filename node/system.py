@@ -62,8 +62,10 @@ from node.leases import Leases
 from node.mailbox import WhenFull
 from node.proxy import SingletonProxies
 from node.ref import ActorRef
+from node.regions import Regions
 from node.runtime import Runtime
 from node.settings import Settings, settings_from, split_seed
+from node.sharding import Sharding
 from node.singleton_leases import SingletonLeases
 from node.supervision import Supervision
 from singleton.events import (
@@ -130,6 +132,7 @@ class ActorSystem:
         self._daemon: Daemon | None = None
         self._transport: Transport | None = None
         self._proxies: SingletonProxies | None = None
+        self._regions: Regions | None = None
         self._history: History | None = None
         self._leases: Leases | None = None
         self._singleton_tokens: dict[str, int] = {}
@@ -275,6 +278,9 @@ class ActorSystem:
         singleton_leases = SingletonLeases(runtime)
         self._singleton_tokens = singleton_leases.tokens
         host = SingletonHost(runtime, proxies, singleton_leases)
+        regions = self._regions = Regions(runtime)
+        core.may_act = singleton_leases.may_act
+        core.token_of = lambda singleton: singleton_leases.tokens.get(singleton, 0)
         self._daemon = Daemon(
             loop=loop,
             environment=environment,
@@ -282,6 +288,7 @@ class ActorSystem:
             core=core,
             runtime=runtime,
             host=host,
+            regions=regions,
             arbiter=arbiter,
             set_contact=singleton_leases.set_contact,
             pause_s=settings.gossip().probe_interval_s,
@@ -290,11 +297,13 @@ class ActorSystem:
             exited=self._exited,
             renamed=self._renamed,
         )
-        host.feed = singleton_leases.feed = self._daemon.feed
+        host.feed = singleton_leases.feed = regions.feed = self._daemon.feed
         arbiter.feed = self._daemon.feed
+        singletons = Singletons(host, proxies, settings, self._leases, core, environment.clock)
         self._cluster = Cluster(
             core,
-            Singletons(host, proxies, settings, self._leases, core, environment.clock),
+            singletons,
+            Sharding(runtime, regions, singletons, settings, core, environment.clock),
             host,
             settings,
             environment.clock,
@@ -487,6 +496,10 @@ class ActorSystem:
                         counts[f"downing: {name}"] += count
             for machine in self._core.singletons.values():
                 counts.update(machine.ignored)
+            for region in self._core.regions.values():
+                counts.update(region.counters)
+            for coordinator in self._core.coordinators.values():
+                counts.update(coordinator.counters)
         if self._leases is not None:
             counts.update(self._leases.counters())
         if self._transport is not None:
@@ -598,11 +611,16 @@ class ActorSystem:
             return True
         assert self._loop is not None
         assert self._core is not None
-        hosted = any(machine.running_attempt for machine in self._core.singletons.values())
+        assert self._regions is not None
+        hosted = self._regions.has_any or any(
+            machine.running_attempt for machine in self._core.singletons.values()
+        )
         self._released = self._loop.create_future()
         daemon.feed(LeaveStarted())
         try:
-            async with asyncio.timeout(2 * self.settings.stop_timeout_s):
+            # Shards are moved first, then stopped; then singletons have their time.
+            rounds = 4 if self._regions.has_any else 2
+            async with asyncio.timeout(rounds * self.settings.stop_timeout_s):
                 await self._released
         except TimeoutError:
             logger.error("a singleton did not stop in time", extra=self._singletons_left())
@@ -613,10 +631,11 @@ class ActorSystem:
 
     async def _forward_the_rest(self) -> None:
         assert self._proxies is not None
+        assert self._regions is not None
         for _ in range(FORWARD_ROUNDS_MAX):
-            before = self._proxies.forwarded_count
+            before = self._proxies.forwarded_count, self._regions.forwarded_count
             await asyncio.sleep(FORWARD_S)
-            if self._proxies.forwarded_count == before:
+            if (self._proxies.forwarded_count, self._regions.forwarded_count) == before:
                 return
 
     def _singletons_left(self) -> dict[str, object]:
@@ -644,6 +663,8 @@ class ActorSystem:
             self._resolving.cancel()
         if self._proxies is not None:
             self._proxies.close()
+        if self._regions is not None:
+            self._regions.close()
         if self._runtime is not None and self._ending is None:
             await self._runtime.shutdown(self.settings.stop_timeout_s)
         interrupted: BaseException | None = None

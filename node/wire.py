@@ -16,6 +16,7 @@ from downing import messages as d
 from gossip import messages as g
 from node.errors import MessageError
 from node.schema import Schema, schema_of
+from sharding import messages as h
 from singleton import messages as s
 
 WIRE_VERSION = 1  # of control frames
@@ -68,6 +69,19 @@ TAGS: dict[int, type] = {
     53: d.StopOrder,
     54: d.Stopped,
     55: d.SideLost,
+    64: h.AskReport,
+    65: h.Report,
+    66: h.TermRefused,
+    67: h.RegionRefused,
+    68: h.WantHomes,
+    69: h.HomesAre,
+    70: h.HostShards,
+    71: h.ShardsStarted,
+    72: h.BeginHandOff,
+    73: h.HandOffBegun,
+    74: h.HandOff,
+    75: h.ShardsStopped,
+    76: h.RebalanceAsk,
 }
 
 _TAG_OF = {cls: tag for tag, cls in TAGS.items()}

@@ -1,0 +1,620 @@
+"""Messages to sharded entities, and the entities of this node: the shell of `sharding.region`.
+
+Decides, per message: into the mailbox of the entity here (built at its first message), on to the
+node where its shard lives, or held until there is such a node; and when an entity is passivated.
+Does not decide which node that is: `sharding.region` does, and its orders arrive here. Plain code,
+no machine: every message to `/sharding/<type>/<id>` passes `Regions.deliver` (the runtime's path
+handler), except what `node.entity_ref` puts where it belongs by the same tables.
+
+An entity is an actor at `/sharding/<type>/<escaped id>`, under its node's contact authority: at
+both levels of downing it begins no step while another node may have it. What reaches it while it
+stops is held and goes to the next one: here after a passivation, elsewhere after a move. A message
+is never dropped because a route is missing; what does not fit into the buffer is a dead letter.
+
+Budget: a message to an entity here costs two look-ups more than one to a plain actor, one to an
+entity elsewhere the same; an idle entity costs an object of six slots beside its cell.
+`bench.sharding` holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from gossip.membership import NodeId
+from node.actor import Actor
+from node.ask import LocalAsk, RemoteAsk
+from node.authority import Authority
+from node.cell import Cell, HandOver
+from node.events import Why
+from node.mailbox import Delivery
+from node.messages import Ask, message
+from node.schema import answer_schema
+from node.supervision import StopCause, StopReason, Supervision
+from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
+from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
+from sharding.settings import ShardingSettings, shard_of
+
+if TYPE_CHECKING:
+    from node.runtime import Runtime
+
+PREFIX = "/sharding/"
+ID_MAX = 512
+HOPS_MAX = 4
+RETRY_S = 0.5
+DRAIN_TIMEOUT_S = 1.0
+SWEEPS = 8  # so often within `idle_s` it is looked who is idle
+SWEEP_MIN_S = 0.01
+RESTART_S, RESTART_MAX_S = 1.0, 30.0
+PASSIVATED = "passivated"
+
+_log = logging.getLogger(__name__)
+
+
+@message("tenure.sharding.drain-mark")
+class DrainMark(Ask[bool]):
+    """Follows the last message to a home; answered by its region."""
+
+
+def escaped(entity_id: str) -> str:
+    """An entity id as one part of a path; no two ids become one."""
+    if "%" in entity_id or "/" in entity_id:
+        return entity_id.replace("%", "%25").replace("/", "%2F")
+    return entity_id
+
+
+def unescaped(part: str) -> str:
+    """The id that `escaped` made this part of."""
+    return part.replace("%2F", "/").replace("%25", "%") if "%" in part else part
+
+
+class Entity:
+    """One entity here: its cell, and when it was last used."""
+
+    __slots__ = ("cell", "failures", "held", "id", "shard", "used")
+
+    def __init__(self, entity_id: str, shard: HereShard) -> None:
+        self.id = entity_id
+        self.shard = shard
+        self.cell: Cell | None = None  # None: it waits to be built anew
+        self.used = 0
+        self.failures = 0
+        self.held: deque[tuple[NodeId | None, Delivery]] | None = None
+
+    def ended(self, reason: StopReason) -> None:
+        """Its actor has terminated. Called by the cell."""
+        self.shard.region.entity_ended(self, reason)
+
+
+class HereShard:
+    """A shard that lives here."""
+
+    __slots__ = ("closing", "entities", "force", "number", "region")
+
+    def __init__(self, region: Region, number: int) -> None:
+        self.region = region
+        self.number = number
+        self.entities: dict[str, Entity] = {}
+        self.closing = False
+        self.force: asyncio.TimerHandle | None = None
+
+
+class Kind:
+    """How entities of a type are made: `actor(entity_id, *args)`."""
+
+    __slots__ = ("actor", "args", "daemons", "supervision")
+
+    def __init__(
+        self,
+        actor: type[Actor],
+        args: tuple[object, ...],
+        supervision: Supervision | None = None,
+        *,
+        daemons: bool = False,
+    ) -> None:
+        self.actor = actor
+        self.args = args
+        self.supervision = supervision
+        self.daemons = daemons  # entity i is shard i, and always runs
+
+
+class Regions:
+    """All regions of a node, one per type; takes over the paths below `/sharding/`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.feed: Callable[[object], None] = lambda event: None  # set once there is a daemon
+        self._runtime = runtime
+        self.by_type: dict[str, Region] = {}
+        runtime.path_handlers[PREFIX] = self.deliver
+        runtime.return_handlers[PREFIX] = self.take_back
+        runtime.entity_of = self.entity_of
+        runtime.own_messages.add(DrainMark)
+
+    def add(self, type_name: str, settings: ShardingSettings, kind: Kind | None) -> Region:
+        """The region of a type, made at the first call; a later `kind` is adopted."""
+        region = self.by_type.get(type_name)
+        if region is None:
+            region = self.by_type[type_name] = Region(self, self._runtime, type_name, settings)
+        if kind is not None:
+            region.kind = kind
+        region.adopt(settings)
+        return region
+
+    def deliver(self, node: NodeId | None, delivery: Delivery) -> None:
+        """A message for `/sharding/<type>/<id>`; `node` is where it came from, None for here."""
+        type_name, _, rest = delivery.path[len(PREFIX) :].partition("/")
+        region = self.by_type.get(type_name)
+        if region is None:
+            self._runtime.deliver_here(delivery)
+        elif not rest:
+            self._at_the_region(delivery)
+        elif "/" in rest:
+            self._runtime.deliver_here(delivery)  # below an entity
+        else:
+            region.deliver(unescaped(rest), node, delivery)
+
+    def _at_the_region(self, delivery: Delivery) -> None:
+        if type(delivery.message) is DrainMark and delivery.asker is not None:
+            delivery.asker.answer(True)
+        else:
+            self._runtime.dead_letter(delivery, delivery.path, Why.NO_ACTOR)
+
+    def take_back(self, node: NodeId | None, delivery: Delivery) -> None:
+        """A message that could not be sent to `node`."""
+        type_name, _, rest = delivery.path[len(PREFIX) :].partition("/")
+        region = self.by_type.get(type_name)
+        asker = delivery.asker
+        if type(delivery.message) is DrainMark:
+            if isinstance(asker, LocalAsk):
+                asker.complete(True)  # nothing is on its way there any more
+        elif region is None or not rest or "/" in rest:
+            self._runtime.dead_letter(delivery, delivery.path[1:], Why.NOT_SENT)
+        else:
+            region.take_back(unescaped(rest), node, delivery)
+
+    def entity_of(self, path: str) -> tuple[str, int] | None:
+        """Id and shard of the entity that an actor's path is of, or is below; None: it is none."""
+        if not path.startswith(PREFIX):
+            return None
+        type_name, _, rest = path[len(PREFIX) :].partition("/")
+        region = self.by_type.get(type_name)
+        if region is None or not rest:
+            return None
+        entity_id = unescaped(rest.partition("/")[0])
+        return entity_id, region.shard_of(entity_id)
+
+    # orders of the machines
+
+    def open_shards(self, effect: OpenShards) -> None:
+        """Perform `OpenShards`."""
+        self.by_type[effect.type_name].open_shards(effect.shards)
+
+    def close_shards(self, effect: CloseShards) -> None:
+        """Perform `CloseShards`."""
+        self.by_type[effect.type_name].close_shards(effect.shards, effect.force_after_s)
+
+    def route(self, effect: RouteShards) -> None:
+        """Perform `RouteShards`."""
+        self.by_type[effect.type_name].route(effect.shards, effect.home)
+
+    def drain(self, effect: DrainRoute) -> None:
+        """Perform `DrainRoute`."""
+        self.by_type[effect.type_name].drain(effect.number, effect.home)
+
+    @property
+    def forwarded_count(self) -> int:
+        """Messages from elsewhere that went on to another node, so far."""
+        return sum(region.forwarded_count for region in self.by_type.values())
+
+    @property
+    def has_any(self) -> bool:
+        """True once a type was started here."""
+        return bool(self.by_type)
+
+    def close(self) -> None:
+        """The node ends: whatever is still held becomes dead letters."""
+        for region in self.by_type.values():
+            region.close()
+
+
+class Region:
+    """The entities of one type here, and the way to all others.
+
+    For `node.entity_ref`, which reads them at each message: `here` has for each shard its entities
+    when it lives here, `homes` the node where it lives when messages may go there now.
+    """
+
+    def __init__(
+        self, regions: Regions, runtime: Runtime, type_name: str, settings: ShardingSettings
+    ) -> None:
+        self.type_name = type_name
+        self.kind: Kind | None = None
+        self.held_count = 0
+        self.dropped_count = 0
+        self.forwarded_count = 0
+        self.passivated_count = 0
+        self.entity_count = 0
+        self.tick = 0
+        self.lru: OrderedDict[Entity, None] | None = None
+        self._regions = regions
+        self._runtime = runtime
+        self.settings = settings
+        self.count = settings.shard_count
+        self.prefix = f"{PREFIX}{type_name}/"
+        self.here: list[HereShard | None] = [None] * self.count
+        self.homes: list[NodeId | None] = [None] * self.count
+        self._known: list[NodeId | None] = [None] * self.count  # also while messages are held
+        self._closing: dict[int, HereShard] = {}
+        self._held: dict[int, deque[tuple[NodeId | None, Delivery]]] = {}
+        self._asked: set[int] = set()  # the machine was told that they are wanted
+        self._to_tell: tuple[list[int], list[int]] = ([], [])  # wanted, closed
+        self._teller: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._restarts: set[asyncio.TimerHandle] = set()
+        self._is_warned = False
+        self._is_closed = False
+        # Gated, if anything is: an entity acts under the contact of its node.
+        self._authority = Authority(runtime.gate)
+        self._hand_over = HandOver(self.hand_back)
+
+    def adopt(self, settings: ShardingSettings) -> None:
+        """What may be other after a second start."""
+        self.settings = settings
+        if settings.entities_max is not None and self.lru is None:
+            self.lru = OrderedDict()
+        if settings.idle_s is not None and self._sweeper is None:
+            self._sweep_later()
+
+    def shard_of(self, entity_id: str) -> int:
+        """To which shard an id belongs. Raises ValueError for an id that can be none."""
+        if not isinstance(entity_id, str) or not 0 < len(entity_id) <= ID_MAX:
+            raise ValueError(f"{entity_id!r} is no entity id: give a text of 1 to {ID_MAX}")
+        if self.kind is not None and self.kind.daemons:
+            if not entity_id.isdecimal() or int(entity_id) >= self.count:
+                raise ValueError(
+                    f"{entity_id!r} is none of the {self.count} daemons of {self.type_name}"
+                )
+            return int(entity_id)
+        return shard_of(entity_id, self.count)
+
+    # messages
+
+    def deliver(self, entity_id: str, node: NodeId | None, delivery: Delivery) -> None:
+        """Take one message; `node` is where it came from, None for here."""
+        try:
+            number = self.shard_of(entity_id)
+        except ValueError:
+            self._runtime.dead_letter(delivery, delivery.path[1:], Why.NO_ACTOR)
+            return
+        shard = self.here[number]
+        if shard is not None:
+            self._to_entity(shard, entity_id, node, delivery)
+            return
+        home = self.homes[number]
+        if home is None:
+            self._hold(number, node, delivery)
+        elif delivery.hops >= HOPS_MAX:
+            self._hold(number, node, delivery)  # views differ: the coordinator knows
+        else:
+            if node is not None:
+                self.forwarded_count += 1
+            self._runtime.forward(delivery, home)
+
+    def take_back(self, entity_id: str, node: NodeId | None, delivery: Delivery) -> None:
+        """Hold a message that could not be sent to `node`, or try the home of now."""
+        origin = node if delivery.hops else None
+        number = self.shard_of(entity_id)
+        if self.homes[number] == node or self._held.get(number):
+            self._hold(number, origin, delivery)
+            if self._retry is None:
+                self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
+        else:
+            self.deliver(entity_id, origin, delivery)
+
+    def hand_back(self, deliveries: list[Delivery]) -> None:
+        """What an entity here did not handle before it had to stop."""
+        for delivery in deliveries:
+            asker = delivery.asker
+            origin = asker.node if isinstance(asker, RemoteAsk) else None
+            entity_id = unescaped(delivery.path[len(self.prefix) :])
+            self._hold(self.shard_of(entity_id), origin, delivery)
+
+    def _to_entity(
+        self, shard: HereShard, entity_id: str, node: NodeId | None, delivery: Delivery
+    ) -> None:
+        entity = shard.entities.get(entity_id)
+        if entity is None:
+            entity = self._make(shard, entity_id)
+        cell = entity.cell
+        if cell is None or cell.closed:
+            self._hold_for(entity, node, delivery)
+            return
+        entity.used = self.tick
+        if self.lru is not None:
+            self.lru.move_to_end(entity)
+        cell.put(delivery)
+
+    def _hold_for(self, entity: Entity, node: NodeId | None, delivery: Delivery) -> None:
+        """It stops, or waits for its restart: the next one handles this."""
+        if self._has_room(delivery):
+            if entity.held is None:
+                entity.held = deque()
+            entity.held.append((node, delivery))
+
+    def _hold(self, number: int, node: NodeId | None, delivery: Delivery) -> None:
+        if not self._has_room(delivery):
+            return
+        held = self._held.get(number)
+        if held is None:
+            held = self._held[number] = deque()
+            self.homes[number] = None  # what comes later waits behind it
+            self._ask_for(number)
+        held.append((node, delivery))
+
+    def _ask_for(self, number: int) -> None:
+        """Once; the machine asks the coordinator again and again."""
+        if number not in self._asked:
+            self._asked.add(number)
+            self._tell(wanted=number)
+
+    def _has_room(self, delivery: Delivery) -> bool:
+        if self.held_count < self.settings.buffer_size and not self._is_closed:
+            self.held_count += 1
+            return True
+        self.dropped_count += 1
+        why = Why.SHUTDOWN if self._is_closed else Why.BUFFER_FULL
+        self._runtime.dead_letter(delivery, delivery.path[1:], why)
+        if not self._is_warned and not self._is_closed:
+            self._is_warned = True
+            _log.warning(
+                "the buffer of a region is full: new messages become dead letters until the shards "
+                "they are for have a home",
+                extra={"type": self.type_name, "buffer_size": self.settings.buffer_size},
+            )
+        return False
+
+    def _flush(self, number: int) -> None:
+        """Try everything held for a shard once more, in order; what cannot go is held again."""
+        shard, home = self.here[number], self._known[number]
+        if shard is None and home is None:
+            return
+        self.homes[number] = home if shard is None else None
+        held = self._held.pop(number, None)
+        for node, delivery in held or ():
+            self.held_count -= 1
+            if number in self._held:
+                self._hold(number, node, delivery)
+                continue
+            delivery.hops = min(delivery.hops, HOPS_MAX - 1)  # this route is news: one more
+            self.deliver(unescaped(delivery.path[len(self.prefix) :]), node, delivery)
+        if not self.held_count:
+            self._is_warned = False
+
+    def _try_again(self) -> None:
+        self._retry = None
+        for number in list(self._held):
+            self._flush(number)
+
+    # orders
+
+    def route(self, shards: Iterable[int], home: NodeId | None) -> None:
+        """Where messages go from now on."""
+        is_here = home == self._runtime.here
+        for number in shards:
+            self._known[number] = self.homes[number] = None if is_here else home
+            if home is not None:
+                self._asked.discard(number)
+                self._flush(number)
+            elif number in self._held:
+                self._ask_for(number)
+
+    def open_shards(self, shards: Iterable[int]) -> None:
+        """Take messages for them here."""
+        for number in shards:
+            shard = self.here[number] = HereShard(self, number)
+            self.homes[number] = self._known[number] = None
+            self._asked.discard(number)
+            if self.kind is not None and self.kind.daemons:
+                self._make(shard, str(number))
+            self._flush(number)
+
+    def close_shards(self, shards: Iterable[int], force_after_s: float) -> None:
+        """Stop their entities; what they have is handled first."""
+        reason = StopReason(StopCause.HANDED_OVER, "its shard moves")
+        for number in shards:
+            shard, self.here[number] = self.here[number], None
+            if shard is None:
+                self._tell(closed=number)
+                continue
+            shard.closing = True
+            self._closing[number] = shard
+            for entity in list(shard.entities.values()):
+                if entity.cell is None:
+                    self._forget(entity)
+                else:
+                    self._runtime.stop(entity.cell.ref, reason)
+            if shard.entities:
+                loop = self._runtime.loop
+                shard.force = loop.call_later(force_after_s, self._force, shard, reason)
+            else:
+                self._closed(shard)
+
+    def _force(self, shard: HereShard, reason: StopReason) -> None:
+        for entity in list(shard.entities.values()):
+            if entity.cell is not None:
+                self._runtime.log("an entity does not stop and is cancelled", entity.cell.path)
+                entity.cell.kill(reason)
+
+    def _closed(self, shard: HereShard) -> None:
+        if shard.force is not None:
+            shard.force.cancel()
+        self._closing.pop(shard.number, None)
+        self._tell(closed=shard.number)
+
+    def drain(self, number: int, home: NodeId) -> None:
+        """Send a mark behind all that went to `home`, and tell when it has arrived."""
+        loop = self._runtime.loop
+        ask = LocalAsk(loop.create_future(), answer_schema(DrainMark))
+        timer = loop.call_later(DRAIN_TIMEOUT_S, ask.complete, True)
+
+        def drained(_: object) -> None:
+            timer.cancel()
+            self._runtime.remote.forget(ask)
+            self._regions.feed(RouteDrained(self.type_name, number))
+
+        ask.future.add_done_callback(drained)
+        self._runtime.forward(Delivery(DrainMark(), None, ask, self.prefix[:-1]), home)
+
+    def _tell(self, *, wanted: int | None = None, closed: int | None = None) -> None:
+        """Tell the machine in a later turn, all of this one together."""
+        if wanted is not None:
+            self._to_tell[0].append(wanted)
+        if closed is not None:
+            self._to_tell[1].append(closed)
+        if self._teller is None:
+            self._teller = self._runtime.loop.call_soon(self._tell_now)
+
+    def _tell_now(self) -> None:
+        self._teller = None
+        (wanted, closed), self._to_tell = self._to_tell, ([], [])
+        if wanted:
+            self._regions.feed(ShardsWanted(self.type_name, tuple(sorted({*wanted}))))
+        if closed:
+            self._regions.feed(ShardsClosed(self.type_name, tuple(sorted({*closed}))))
+
+    # entities
+
+    def _make(self, shard: HereShard, entity_id: str) -> Entity:
+        entity = shard.entities[entity_id] = Entity(entity_id, shard)
+        self.entity_count += 1
+        if self.lru is not None:
+            self.lru[entity] = None
+        self._build(entity)
+        limit = self.settings.entities_max
+        if self.lru is not None and limit is not None and len(self.lru) > limit:
+            self.passivate(next(iter(self.lru)))
+        return entity
+
+    def _build(self, entity: Entity) -> Cell | None:
+        kind, runtime = self.kind, self._runtime
+        assert kind is not None
+        entity.used = self.tick
+        try:
+            ref = runtime.spawn_at(
+                self.prefix + escaped(entity.id),
+                kind.actor,
+                (entity.id, *kind.args),
+                authority=self._authority,
+                hand_over=self._hand_over,
+                supervision=kind.supervision,
+                on_stopped=entity.ended,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is: its messages are dead letters
+            runtime.log("an entity cannot be made", self.prefix + entity.id, exc_info=error)
+            self._restart_later(entity)
+            return None
+        entity.cell = runtime.cell_at(ref.path, ref.uid)
+        return entity.cell
+
+    def passivate(self, entity: Entity) -> None:
+        """Stop it once it has handled what it has; its next message builds it anew."""
+        if self.lru is not None:
+            self.lru.pop(entity, None)
+        if entity.cell is not None and not entity.cell.closed:
+            self.passivated_count += 1
+            self._runtime.stop(entity.cell.ref, StopReason(StopCause.STOPPED, PASSIVATED))
+
+    def entity_ended(self, entity: Entity, reason: StopReason) -> None:
+        """It has terminated: for good, or until its next message."""
+        shard = entity.shard
+        entity.cell = None
+        if shard.closing:
+            self._forget(entity)
+            if not shard.entities:
+                self._closed(shard)
+        elif entity.held:
+            self._again(entity)
+        elif self.kind is not None and self.kind.daemons and not self._is_closed:
+            self._restart_later(entity)
+        else:
+            self._forget(entity)
+
+    def _forget(self, entity: Entity) -> None:
+        del entity.shard.entities[entity.id]
+        self.entity_count -= 1
+        if self.lru is not None:
+            self.lru.pop(entity, None)
+        held, entity.held = entity.held, None
+        for node, delivery in held or ():
+            self.held_count -= 1
+            self._hold(entity.shard.number, node, delivery)
+
+    def _again(self, entity: Entity) -> None:
+        """Build it anew, and give it what was held."""
+        if entity.shard.closing or entity.cell is not None:
+            return
+        cell = self._build(entity)
+        if cell is None:
+            return
+        if self.lru is not None:
+            self.lru[entity] = None
+        held, entity.held = entity.held, None
+        for _, delivery in held or ():
+            self.held_count -= 1
+            cell.put(delivery)
+
+    def _restart_later(self, entity: Entity) -> None:
+        backoff_s = min(RESTART_S * 2.0 ** min(entity.failures, 10), RESTART_MAX_S)
+        entity.failures += 1
+        loop = self._runtime.loop
+
+        def again() -> None:
+            self._restarts.discard(timer)
+            self._again(entity)
+
+        timer = loop.call_later(backoff_s, again)
+        self._restarts.add(timer)
+
+    # passivation
+
+    def _sweep_later(self) -> None:
+        idle_s = self.settings.idle_s
+        if idle_s is None or self._is_closed:
+            self._sweeper = None
+            return
+        delay_s = max(SWEEP_MIN_S, idle_s / SWEEPS)
+        self._sweeper = self._runtime.loop.call_later(delay_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self.tick += 1
+        oldest = self.tick - SWEEPS
+        if self.kind is None or not self.kind.daemons:
+            for shard in self.here:
+                for entity in list(shard.entities.values()) if shard is not None else ():
+                    if entity.used < oldest:
+                        self.passivate(entity)
+        self._sweep_later()
+
+    # the end
+
+    def close(self) -> None:
+        """Hold nothing any more: what is held becomes dead letters."""
+        self._is_closed = True
+        for timer in (self._retry, self._sweeper, self._teller, *self._restarts):
+            if timer is not None:
+                timer.cancel()
+        held = [*self._held.values()]
+        for shard in (*self.here, *self._closing.values()):
+            if shard is not None:
+                if shard.force is not None:
+                    shard.force.cancel()
+                held += [entity.held for entity in shard.entities.values() if entity.held]
+        self._held.clear()
+        for deliveries in held:
+            for _, delivery in deliveries:
+                self._runtime.dead_letter(delivery, delivery.path[1:], Why.SHUTDOWN)
+        self.held_count = 0

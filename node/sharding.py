@@ -1,0 +1,312 @@
+"""Sharding as users see it: types to start, entities to talk to, the map to show.
+
+Decides what a valid start is, and what `/shards` says. Does not decide where a shard lives
+(`sharding.coordinator`) nor what becomes of a message (`node.regions`). Made by `node.cluster`,
+reached as `system.cluster.sharding`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from node.actor import Actor
+from node.core import COORDINATOR_PREFIX, NodeCore
+from node.entity_ref import EntityRef
+from node.errors import MessageError, SettingsError
+from node.messages import Ask, entity_field
+from node.regions import Kind, Region, Regions
+from node.supervision import Supervision
+from sharding.coordinator import Phase
+from sharding.events import EvacuateRequested, RebalanceRequested, RegionRequested
+from sharding.settings import ShardingSettings
+
+if TYPE_CHECKING:
+    from lease import Lease
+    from node.cluster import Singletons
+    from node.runtime import Runtime
+    from node.settings import Settings
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+class Entities(Generic[M]):
+    """All entities of one type: `entities["c-42"]` is the ref of one, wherever it is."""
+
+    def __init__(self, runtime: Runtime, region: Region) -> None:
+        self._runtime = runtime
+        self._region = region
+
+    @property
+    def type_name(self) -> str:
+        """What it was started as."""
+        return self._region.type_name
+
+    def __getitem__(self, entity_id: str) -> EntityRef[M]:
+        """The ref of an entity; nothing is built or asked. Raises ValueError for an id that can be
+        none (1 to 512 characters)."""
+        return EntityRef(self._runtime, self._region, entity_id)
+
+    def tell(self, message: M) -> None:
+        """Tell the entity that the message itself names: its class was made by
+        `@message(…, entity_id="cart_id")`. Raises `MessageError` for another one."""
+        self[_entity_id(message)].tell(message)
+
+    async def ask(self, message: Ask[T], timeout_s: float = 5.0) -> T:
+        """As `tell`, and wait for the answer; see `ActorRef.ask`."""
+        return await self[_entity_id(message)].ask(message, timeout_s)
+
+    def __repr__(self) -> str:
+        return f"<Entities {self.type_name}>"
+
+
+def _entity_id(message: object) -> str:
+    name = entity_field(type(message))
+    if name is None:
+        raise MessageError(
+            f"{type(message).__name__} does not say whom it is for: write @message('…', "
+            "entity_id='the field'), or entities[an_id].tell(…)"
+        )
+    entity_id: str = getattr(message, name)
+    return entity_id
+
+
+class Sharding:
+    """`system.cluster.sharding`: actors of which the cluster runs one per id."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        regions: Regions,
+        singletons: Singletons,
+        settings: Settings,
+        core: NodeCore,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runtime = runtime
+        self._regions = regions
+        self._singletons = singletons
+        self._settings = settings
+        self._core = core
+        self._clock = clock
+        self._started: dict[str, tuple[object, ...]] = {}
+
+    def start(
+        self,
+        *,
+        type_name: str,
+        actor: type[Actor],
+        args: tuple[object, ...] = (),
+        shard_count: int = 256,
+        role: str | None = None,
+        lease: str | bool | Lease | None = None,
+        allocation: str = "least-shard",
+        idle_s: float | None = 120.0,
+        entities_max: int | None = None,
+        buffer_size: int = 10_000,
+        hand_off_timeout_s: float = 10.0,
+        supervision: Supervision | None = None,
+    ) -> Entities[Any]:
+        """Let this node host entities `actor(entity_id, *args)`; returns the way to all of them.
+
+        An entity is built at its first message, on the node where its shard lives, and passivated
+        (stopped, state and all) after `idle_s` without one; with `entities_max` also the least
+        recently used ones beyond so many on this node. `self.context.entity_id` and `.shard_id`
+        tell it who it is. All members must start the type with the same `shard_count` and `role`;
+        with `role` only members that have it host.
+
+        An entity acts while its node has contact, so at levels *downing* and above no step of it is
+        begun in two places; at level *none* both sides of a partition run it. Which node hosts
+        which shard is decided by a coordinator, a singleton named `sharding.<type_name>`: `lease`
+        is its lease (see `Singletons.start`). Without a coordinator the shards that are known go
+        on, and messages for others are held (`buffer_size`, then dead letters).
+
+        A shard moves without loss: messages are held, its entities handle what they have and stop
+        (by force after `hand_off_timeout_s`), and what was held follows in order.
+
+        allocation: "least-shard", or "rendezvous" (by hash: a node that joins takes only its share,
+        and one that comes back has the shards it had). Raises `SettingsError` for values that
+        cannot work, `TypeError` when the actor's constructor does not take these arguments.
+        """
+        _check_actor(actor, args)
+        settings = self._checked(
+            type_name,
+            shard_count=shard_count,
+            role=role,
+            hosts=role is None or role in self._settings.roles,
+            allocation=allocation,
+            idle_s=idle_s,
+            entities_max=entities_max,
+            buffer_size=buffer_size,
+            hand_off_timeout_s=hand_off_timeout_s,
+        )
+        kind = Kind(actor, tuple(args), supervision)
+        return self._begin(type_name, settings, kind, lease, (actor, tuple(args), shard_count))
+
+    def start_daemons(
+        self,
+        *,
+        type_name: str,
+        actor: type[Actor],
+        count: int,
+        args: tuple[object, ...] = (),
+        role: str | None = None,
+        lease: str | bool | Lease | None = None,
+        supervision: Supervision | None = None,
+    ) -> Entities[Any]:
+        """`count` entities with the ids "0", "1", … that always run somewhere, spread evenly.
+
+        Daemon i is shard i. One that ends is built again after a backoff. For workers that pull
+        their work, each a fixed part of it. Raises as `start`.
+        """
+        _check_actor(actor, args)
+        settings = self._checked(
+            type_name,
+            shard_count=count,
+            role=role,
+            hosts=role is None or role in self._settings.roles,
+            eager=True,
+            idle_s=None,
+        )
+        kind = Kind(actor, tuple(args), supervision, daemons=True)
+        return self._begin(type_name, settings, kind, lease, (actor, tuple(args), count))
+
+    def start_proxy(
+        self, *, type_name: str, shard_count: int = 256, role: str | None = None
+    ) -> Entities[Any]:
+        """The way to the entities of a type that this node does not host. Raises `SettingsError`.
+
+        On a node that hosts the type as well it is the same as `start` returned.
+        """
+        if type_name in self._started:
+            return self.get(type_name)
+        settings = self._checked(type_name, shard_count=shard_count, role=role, hosts=False)
+        region = self._regions.add(type_name, settings, None)
+        self._singletons.follow(COORDINATOR_PREFIX + type_name, role)
+        self._regions.feed(RegionRequested(type_name, settings))
+        return Entities(self._runtime, region)
+
+    def get(self, type_name: str) -> Entities[Any]:
+        """The entities of a type that was started here. Raises `LookupError`."""
+        region = self._regions.by_type.get(type_name)
+        if region is None:
+            raise LookupError(
+                f"this node knows no sharded type {type_name!r}: start it, or a proxy"
+            )
+        return Entities(self._runtime, region)
+
+    def stop(self, *, type_name: str) -> None:
+        """Host no entities of this type here any more: its shards move to other nodes. What is sent
+        from here still arrives. Unknown names are ignored."""
+        if self._started.pop(type_name, None) is not None:
+            self._singletons.stop(type_name=COORDINATOR_PREFIX + type_name)
+            self._regions.feed(EvacuateRequested(type_name))
+
+    def rebalance(self, *, type_name: str) -> None:
+        """Ask the coordinator to spread the shards evenly now, one round of it; it does so by
+        itself every 2 s while nobody joins, leaves or is unreachable. Raises `LookupError`."""
+        if type_name not in self._core.regions:
+            raise LookupError(f"this node knows no sharded type {type_name!r}")
+        self._regions.feed(RebalanceRequested(type_name))
+
+    # inside
+
+    def _checked(self, type_name: str, **values: Any) -> ShardingSettings:
+        from node.cluster import check_name  # it imports us
+
+        check_name(type_name)
+        node = self._settings
+        try:
+            return ShardingSettings(
+                downing=node.strategy() is not None,
+                hand_over_timeout_s=node.hand_over_timeout_s,
+                leave_timeout_s=node.stop_timeout_s,
+                **values,
+            )
+        except ValueError as error:
+            raise SettingsError(f"sharded type {type_name!r}: {error}") from error
+
+    def _begin(
+        self,
+        type_name: str,
+        settings: ShardingSettings,
+        kind: Kind,
+        lease: str | bool | Lease | None,
+        what: tuple[object, ...],
+    ) -> Entities[Any]:
+        if self._started.setdefault(type_name, what) != what:
+            raise SettingsError(
+                f"type_name={type_name!r} is started already, with another actor, args or "
+                "shard_count: give the other type another name"
+            )
+        known = self._regions.by_type.get(type_name)
+        if known is not None and known.count != settings.shard_count:
+            raise SettingsError(
+                f"sharded type {type_name!r}: shard_count={settings.shard_count}, and a proxy of "
+                f"{known.count} shards was started here before: give both the same"
+            )
+        region = self._regions.add(type_name, settings, kind)
+        self._regions.feed(RegionRequested(type_name, settings))
+        self._singletons.start_coordinator(
+            COORDINATOR_PREFIX + type_name,
+            role=settings.role,
+            lease=lease,
+            shard_count=settings.shard_count,
+        )
+        return Entities(self._runtime, region)
+
+    # what people see
+
+    def state(self) -> list[dict[str, Any]]:
+        """What `/shards` shows: per type the shards of each node as far as this one knows, what is
+        here, what moves, and in words what it waits for."""
+        return [self._state_of(name) for name in sorted(self._core.regions)]
+
+    def _state_of(self, name: str) -> dict[str, Any]:
+        machine, region = self._core.regions[name], self._regions.by_type[name]
+        coordinator = self._core.coordinators.get(name)
+        homes: dict[str, list[int]] = {}
+        for shard, node in machine.homes().items():
+            homes.setdefault(node.address, []).append(shard)
+        leads = coordinator is not None and coordinator.phase is not Phase.IDLE
+        moves = []
+        if leads and coordinator is not None:
+            moves = [
+                {"shard": shard, "state": state, "node": node.address}
+                for shard, (state, node) in sorted(coordinator.shards().items())
+                if state != "running"
+            ]
+        explain = [machine.explain()]
+        if leads and coordinator is not None:
+            explain.append(f"coordinator: {coordinator.explain(self._clock())}")
+        return {
+            "type": name,
+            "shard_count": region.count,
+            "coordinator": machine.coordinator.address if machine.coordinator else None,
+            "term": str(machine.accepted) if machine.accepted.number else None,
+            "homes": {address: homes[address] for address in sorted(homes)},
+            "counts": {address: len(homes[address]) for address in sorted(homes)},
+            "here": list(machine.owned()),
+            "stopping_here": [s for s, stopping in machine.owned().items() if stopping],
+            "entities_here": region.entity_count,
+            "held": region.held_count,
+            "moves": moves,
+            "explain": "; ".join(explain),
+        }
+
+
+def _check_actor(actor: type[Actor], args: tuple[object, ...]) -> None:
+    """Here, where the caller can mend it: an entity is built much later, maybe elsewhere."""
+    if not (isinstance(actor, type) and issubclass(actor, Actor)):
+        raise TypeError(f"actor={actor!r} is no Actor class: write actor=Cart")
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"args={args!r} must be a tuple: write args=(…,)")
+    try:
+        inspect.signature(actor).bind("an-id", *args)
+    except TypeError as error:
+        raise TypeError(
+            f"actor={actor.__qualname__} is built as {actor.__qualname__}(entity_id, *args) with "
+            f"args={tuple(args)!r}: {error}"
+        ) from None
