@@ -358,6 +358,7 @@ class Singletons:
 
 
 def check_name(type_name: str) -> None:
+    """Raise `SettingsError` for what is no name of a type."""
     if not isinstance(type_name, str) or not _TYPE_NAME.fullmatch(type_name):
         raise SettingsError(f"type_name={type_name!r} must have 1 to 128 letters, digits and _ . -")
 

@@ -62,7 +62,7 @@ def message(name: str, *, entity_id: str | None = None) -> Callable[[type[T]], t
 
     def register(cls: type[T]) -> type[T]:
         made = dataclasses.dataclass(frozen=True, slots=True)(cls)
-        if entity_id is not None and entity_id not in getattr(made, "__dataclass_fields__"):  # noqa: B009
+        if entity_id is not None and entity_id not in vars(made)["__dataclass_fields__"]:
             raise MessageError(
                 f"{_qualified(made)} has no field {entity_id!r}: entity_id names the one with the "
                 "id of the entity"
