@@ -1,7 +1,7 @@
 """A store in etcd (version 3), for processes on different hosts.
 
-Decides nothing; see `lease.store`. It speaks to etcd's JSON gateway over HTTP, so it needs neither
-gRPC nor protobuf. Built by `lease.urls` or by hand; used on one event loop.
+Decides nothing; see `lease.store`. It asks through `lease.etcd_client`. Built by `lease.urls` or by
+hand; used on one event loop.
 
 Two keys per lease. `PREFIX/leases/NAME` holds the record. `PREFIX/fences/NAME` is written by the
 transactions that acquire and release, and by no other: while somebody holds the lease its
@@ -17,10 +17,8 @@ gone when it comes back.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-import contextlib
 import json
 import math
 import ssl
@@ -29,32 +27,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import aiohttp
-
 from lease.errors import LeaseUnavailableError, WriteConflict
+from lease.etcd_client import NOT_FOUND, REQUEST_TIMEOUT_S, EtcdClient, RefusedError, text
 from lease.host_clock import boot_time_s
 from lease.record import LeaseRecord, trusted_ttl_s
 from lease.store import LeaseStore
 
-REQUEST_TIMEOUT_S = 2.0
-WATCH_S = 60.0
-"""A watch is begun anew after so long: one whose server vanished without a word would never end."""
 SERVER_LEASE_TTLS = 3
 """A server lease lasts so many ttls, so that it is granted anew only every other ttl."""
-ANSWER_BYTES_MAX = 4_000_000
-_UNAUTHENTICATED, _PERMISSION_DENIED, _NOT_FOUND = 16, 7, 5
-
-
-class _EndpointError(Exception):
-    """This endpoint did not answer, or cannot; another one may."""
-
-
-class _RefusedError(Exception):
-    """etcd answered that it will not. `code` is that of gRPC."""
-
-    def __init__(self, code: int, message: str) -> None:
-        self.code = code
-        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +74,28 @@ class EtcdStore(LeaseStore):
         ssl_context: ssl.SSLContext | None = None,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        if not endpoints:
-            raise ValueError("an etcd store needs an endpoint: give at least one http://host:port")
-        if (user is None) is not (password is None):
-            raise ValueError("user and password of etcd go together: give both or neither (I-15)")
-        self._endpoints = [endpoint.rstrip("/") for endpoint in endpoints]
+        self._client = EtcdClient(
+            endpoints,
+            unavailable=self._unavailable,
+            closed=self._was_closed,
+            user=user,
+            password=password,
+            ssl_context=ssl_context,
+            request_timeout_s=request_timeout_s,
+        )
         self._prefix = prefix
-        self._user = user
-        self._password = password
-        self._ssl_context = ssl_context
-        self._timeout_s = request_timeout_s
-        self.requests = 0
-        self._current = 0
-        self._auth_token: str | None = None
-        self._session: aiohttp.ClientSession | None = None
-        self._closed = False
         self._server_leases: dict[str, _ServerLease] = {}
         self._since: dict[str, tuple[int | None, float | None]] = {}  # name → token, acquired at
 
     @property
     def identity(self) -> str:
         """Its endpoints, in whatever order they were given, and the prefix."""
-        hosts = ",".join(sorted(endpoint.partition("://")[2] for endpoint in self._endpoints))
-        return f"etcd://{hosts}/{self._prefix}"
+        return f"etcd://{self._client.hosts}/{self._prefix}"
+
+    @property
+    def requests(self) -> int:
+        """How many requests it made, but for watches."""
+        return self._client.requests
 
     def record_key(self, name: str) -> str:
         """The key of the record."""
@@ -133,7 +112,7 @@ class EtcdStore(LeaseStore):
 
     async def read(self, name: str) -> LeaseRecord | None:
         """See `LeaseStore`."""
-        answer = await self._call("kv/range", {"key": _text(self.record_key(name))})
+        answer = await self._client.call("kv/range", {"key": text(self.record_key(name))})
         return self._found(name, answer)
 
     async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
@@ -141,8 +120,8 @@ class EtcdStore(LeaseStore):
         for attempt in (1, 2):
             try:
                 return await self._write(record, if_version)
-            except _RefusedError as refusal:
-                if refusal.code != _NOT_FOUND or attempt == 2:
+            except RefusedError as refusal:
+                if refusal.code != NOT_FOUND or attempt == 2:
                     raise self._unavailable(str(refusal)) from refusal
                 # The server lease was revoked by hand: without it nothing was written.
                 self._server_leases.pop(record.name, None)
@@ -152,36 +131,11 @@ class EtcdStore(LeaseStore):
         """See `LeaseStore`; told by a watch of etcd's."""
         if not version.isdecimal():
             return
-        request = {
-            "create_request": {
-                "key": _text(self.record_key(name)),
-                "start_revision": str(int(version) + 1),
-            }
-        }
-        endpoint = self._endpoints[self._current]
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout_s)
-        headers = await self._headers(endpoint)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(WATCH_S):
-                try:
-                    async with self._open_session().post(
-                        f"{endpoint}/v3/watch",
-                        json=request,
-                        timeout=timeout,
-                        headers=headers,
-                        ssl=self._ssl_context or True,
-                    ) as response:
-                        await _until_told(response)
-                except (aiohttp.ClientError, OSError) as error:
-                    self._move_on(endpoint)
-                    raise self._unavailable(f"its watch failed: {_words(error)}") from error
+        await self._client.watch(self.record_key(name), int(version) + 1)
 
     async def close(self) -> None:
         """See `LeaseStore`."""
-        self._closed = True
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._client.close()
 
     # -- writing
 
@@ -195,19 +149,19 @@ class EtcdStore(LeaseStore):
             raise WriteConflict(await self.read(record.name))
         acquires = record.token is None
         since = time.time() if acquires else self._known_since(record)
-        put = {"key": _text(key), "value": _text(_value(record, since))}
+        put = {"key": text(key), "value": text(_value(record, since))}
         if record.holder:
             put["lease"] = await self._server_lease(record)
         puts = [{"request_put": put}]
         if acquires or record.free:
-            fence = {"key": _text(self.fence_key(record.name)), "value": _text(record.holder)}
+            fence = {"key": text(self.fence_key(record.name)), "value": text(record.holder)}
             puts.append({"request_put": fence})
-        answer = await self._call(
+        answer = await self._client.call(
             "kv/txn",
             {
                 "compare": [compare],
                 "success": puts,
-                "failure": [{"request_range": {"key": _text(key)}}],
+                "failure": [{"request_range": {"key": text(key)}}],
             },
         )
         if not answer.get("succeeded", False):
@@ -229,7 +183,7 @@ class EtcdStore(LeaseStore):
             return known.id
         asked_boot_s, asked_wall_s = boot_time_s(), time.time()
         wanted_s = math.ceil(ttl_s * SERVER_LEASE_TTLS) + 1
-        answer = await self._call("lease/grant", {"TTL": str(wanted_s)})
+        answer = await self._client.call("lease/grant", {"TTL": str(wanted_s)})
         granted_s = int(answer.get("TTL", 0))
         if granted_s <= ttl_s:
             raise self._unavailable(f"it grants {granted_s} s where {wanted_s} s were asked for")
@@ -248,106 +202,18 @@ class EtcdStore(LeaseStore):
         self._since[name] = (record.token, record.acquired_at_wall_s)
         return record
 
-    # -- asking
+    # -- errors
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._closed:
-            raise LeaseUnavailableError(f"the lease store {self.identity} was closed here")
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
-        return self._session
-
-    async def _call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask one endpoint after the other. A write that is asked twice is the same write on the
-        same version: at most one of them happens."""
-        failures = []
-        for _ in self._endpoints:
-            endpoint = self._endpoints[self._current]
-            try:
-                return await self._ask(endpoint, path, body)
-            except _EndpointError as error:
-                failures.append(f"{endpoint}: {error}")
-                self._move_on(endpoint)
-            except asyncio.CancelledError:
-                # Whoever asked has waited long enough for this one.
-                self._move_on(endpoint)
-                raise
-        raise self._unavailable("; ".join(failures))
-
-    async def _ask(self, endpoint: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        for attempt in (1, 2):
-            headers = await self._headers(endpoint)
-            try:
-                return await self._post(endpoint, path, body, headers)
-            except _RefusedError as refusal:
-                if refusal.code == _NOT_FOUND:
-                    raise
-                if refusal.code != _UNAUTHENTICATED or attempt == 2 or self._user is None:
-                    raise self._unavailable(_mend(refusal)) from refusal
-                self._auth_token = None  # it has expired, or etcd was restarted
-        raise AssertionError("two attempts end by an answer or an error")
-
-    async def _headers(self, endpoint: str) -> dict[str, str]:
-        if self._user is None:
-            return {}
-        if self._auth_token is None:
-            login = {"name": self._user, "password": self._password}
-            try:
-                answer = await self._post(endpoint, "auth/authenticate", login, {})
-            except _RefusedError as refusal:
-                raise self._unavailable(f"user {self._user!r} is refused: {refusal}") from refusal
-            self._auth_token = str(answer.get("token", ""))
-        return {"Authorization": self._auth_token}
-
-    async def _post(
-        self, endpoint: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
-    ) -> dict[str, Any]:
-        timeout_s = self._timeout_s / len(self._endpoints)
-        self.requests += 1
-        try:
-            async with self._open_session().post(
-                f"{endpoint}/v3/{path}",
-                json=body,
-                headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s),
-                ssl=self._ssl_context or True,
-            ) as response:
-                status = response.status
-                raw = await response.content.read(ANSWER_BYTES_MAX)
-        except TimeoutError:
-            raise _EndpointError(f"no answer within {timeout_s:.2g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise _EndpointError(_words(error)) from error
-        try:
-            answer = json.loads(raw)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise _EndpointError(f"HTTP {status} with {raw[:80]!r}, which is no answer of etcd's")
-        if status == 200:
-            return answer
-        code, message = answer.get("code"), str(answer.get("message") or answer.get("error"))
-        if status >= 500 or status == 429 or not isinstance(code, int):
-            raise _EndpointError(f"HTTP {status}: {message[:200]}")
-        raise _RefusedError(code, message[:200])
-
-    def _move_on(self, endpoint: str) -> None:
-        """Ask the next endpoint first, from now on."""
-        if self._endpoints[self._current] == endpoint:
-            self._current = (self._current + 1) % len(self._endpoints)
+    def _was_closed(self) -> LeaseUnavailableError:
+        return LeaseUnavailableError(f"the lease store {self.identity} was closed here")
 
     def _unavailable(self, why: str) -> LeaseUnavailableError:
         return LeaseUnavailableError(f"the lease store {self.identity} failed: {why}")
 
 
-def _text(text: str) -> str:
-    """As the gateway wants bytes."""
-    return base64.b64encode(text.encode("utf-8", "surrogatepass")).decode("ascii")
-
-
 def _compare(key: str, target: str, revision: int) -> dict[str, str]:
     field = "create_revision" if target == "CREATE" else "mod_revision"
-    return {"key": _text(key), "target": target, "result": "EQUAL", field: str(revision)}
+    return {"key": text(key), "target": target, "result": "EQUAL", field: str(revision)}
 
 
 def _value(record: LeaseRecord, since: float | None) -> str:
@@ -399,26 +265,3 @@ def _response(answer: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     responses = answer.get("responses") or [{}]
     found: Mapping[str, Any] = responses[0].get(kind) or {}
     return found
-
-
-async def _until_told(response: aiohttp.ClientResponse) -> None:
-    """Until the watch tells of an event, is refused, or the server ends it."""
-    said = b""
-    async for chunk in response.content.iter_any():
-        said += chunk
-        if any(word in said for word in (b'"events"', b'"canceled"', b'"error"')):
-            return
-        if len(said) > ANSWER_BYTES_MAX:
-            return
-
-
-def _mend(refusal: _RefusedError) -> str:
-    if refusal.code == _PERMISSION_DENIED:
-        return f"{refusal}: give the user read and write permission on its prefix"
-    if "user name is empty" in str(refusal):
-        return f"{refusal}: it wants a user; name one, as in etcd://user:password@host:port"
-    return str(refusal)
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -182,7 +182,7 @@ async def test_a_server_lease_that_was_revoked_by_hand_is_granted_anew(etcd: Etc
     store = a.connection.store
     assert isinstance(store, EtcdStore)
     (lease,) = store._server_leases.values()
-    await store._call("lease/revoke", {"ID": lease.id})
+    await store._client.call("lease/revoke", {"ID": lease.id})
     async with asyncio.timeout(10.0):
         while not a.lost:  # its record went with it
             await asyncio.sleep(0.02)
@@ -196,9 +196,9 @@ async def test_user_and_password(etcd: EtcdCluster) -> None:
     """A wrong one is unknown, with the mend; one that is right works on when its token is old."""
     store = from_url(etcd.store_url)
     assert isinstance(store, EtcdStore)
-    await store._call("auth/user/add", {"name": "root", "password": "secret"})
-    await store._call("auth/user/grant", {"user": "root", "role": "root"})
-    await store._call("auth/enable", {})
+    await store._client.call("auth/user/add", {"name": "root", "password": "secret"})
+    await store._client.call("auth/user/grant", {"user": "root", "role": "root"})
+    await store._client.call("auth/enable", {})
     place = etcd.store_url.removeprefix("etcd://")
     good = from_url(f"etcd://root:secret@{place}")
     assert isinstance(good, EtcdStore)
@@ -210,9 +210,9 @@ async def test_user_and_password(etcd: EtcdCluster) -> None:
             await bad.read("demo")
         await bad.close()
         await good.read("demo")
-        good._auth_token = "no.such.token"
+        good._client.auth_token = "no.such.token"
         await good.read("demo")
     finally:
-        await good._call("auth/disable", {})
+        await good._client.call("auth/disable", {})
         await good.close()
         await store.close()

@@ -51,13 +51,13 @@ def test_the_order_of_endpoints_means_nothing(tmp_path: Path) -> None:
     assert one.identity == other.identity == "etcd://a:1,b:2/tenure"
     assert from_url("etcd://a:1,b:2?prefix=x").identity != one.identity
     assert isinstance(other, EtcdStore)
-    assert (other._user, other._password) == ("u", "s3cret")
+    assert (other._client.user, other._client.password) == ("u", "s3cret")
 
 
 def test_a_password_may_have_any_sign_when_it_is_encoded() -> None:
     store = from_url("etcd://u:p%40ss%2Fw%2Cord%3F@h:1")
     assert isinstance(store, EtcdStore)
-    assert store._password == "p@ss/w,ord?"
+    assert store._client.password == "p@ss/w,ord?"
 
 
 @pytest.mark.parametrize(
