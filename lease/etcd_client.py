@@ -2,7 +2,7 @@
 
 Decides which endpoint is asked, when another one is, and what is an answer; not what is asked for,
 nor which error "unknown" is: that is given. It needs neither gRPC nor protobuf. Used by
-`lease.etcd`, on one event loop.
+`lease.etcd` and `node.remembered_etcd`, on one event loop.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class EtcdClient:
                 ssl=self._ssl_context or True,
             ) as response:
                 status = response.status
-                raw = await response.content.read(ANSWER_BYTES_MAX)
+                raw = await _whole(response)
         except TimeoutError:
             raise _EndpointError(f"no answer within {timeout_s:.2g} s") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -201,7 +201,22 @@ class EtcdClient:
 
 def text(words: str) -> str:
     """As the gateway wants bytes."""
-    return base64.b64encode(words.encode("utf-8", "surrogatepass")).decode("ascii")
+    return encoded(words.encode("utf-8", "surrogatepass"))
+
+
+def encoded(raw: bytes) -> str:
+    """As the gateway wants bytes."""
+    return base64.b64encode(raw).decode("ascii")
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """The body to its end: one `read` gives only what has come by then."""
+    raw = bytearray()
+    async for chunk in response.content.iter_any():
+        raw += chunk
+        if len(raw) > ANSWER_BYTES_MAX:
+            raise _EndpointError(f"its answer has more than {ANSWER_BYTES_MAX} bytes")
+    return bytes(raw)
 
 
 async def _until_told(response: aiohttp.ClientResponse) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -18,6 +19,17 @@ _KNOWN = (
 )
 _ETCD_PARAMETERS = ("ca_file", "cert_file", "key_file", "password_file", "prefix", "tls")
 _KUBERNETES_PARAMETERS = ("ca_file", "server", "token_file")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EtcdPlace:
+    """What an `etcd:` URL says, as stores in etcd take it. Not shown: it has the password."""
+
+    endpoints: tuple[str, ...]
+    prefix: str
+    user: str | None
+    password: str | None
+    ssl_context: ssl.SSLContext | None
 
 
 def from_url(url: str) -> LeaseStore:
@@ -41,15 +53,17 @@ def from_url(url: str) -> LeaseStore:
                 )
             return MemoryStore(wall_clock=time.time)
         case "sqlite":
-            return SqliteStore(_sqlite_path(url, rest))
+            return SqliteStore(sqlite_path(url))
         case "etcd":
-            return _etcd(url, rest)
+            return _etcd(etcd_place(url))
         case "kubernetes":
             return _kubernetes(url, rest)
     raise ValueError(f"{scheme!r} is no lease store that is known: there are {_KNOWN}")
 
 
-def _sqlite_path(url: str, rest: str) -> str:
+def sqlite_path(url: str) -> str:
+    """The file that a `sqlite:` URL names. Raises ValueError when it names none."""
+    rest = url.partition(":")[2]
     if "?" in rest or "#" in rest:
         raise ValueError(f"{url!r}: sqlite takes a file and no parameters")
     path = rest
@@ -65,9 +79,10 @@ def _sqlite_path(url: str, rest: str) -> str:
     return path
 
 
-def _etcd(url: str, rest: str) -> LeaseStore:
+def etcd_place(url: str) -> EtcdPlace:
+    """What an `etcd:` URL says; see `from_url`. Raises ValueError when it cannot be meant."""
     what = shown(url)
-    authority, parameters = _parts(what, rest, _ETCD_PARAMETERS)
+    authority, parameters = _parts(what, url.partition(":")[2], _ETCD_PARAMETERS)
     credentials, at, hosts = authority.rpartition("@")
     if any(sign in credentials for sign in "@,/"):
         raise ValueError(
@@ -96,14 +111,24 @@ def _etcd(url: str, rest: str) -> LeaseStore:
                 f"{what}: {host!r} is no host:port; write etcd://10.0.0.1:2379,10.0.0.2:2379"
             )
         endpoints.append(f"{scheme}://{host}")
-    from lease.etcd import EtcdStore  # most processes need no HTTP client
-
-    return EtcdStore(
-        endpoints,
+    return EtcdPlace(
+        endpoints=tuple(endpoints),
         prefix=parameters.get("prefix", "tenure"),
         user=unquote(user) if at else None,
         password=given,
         ssl_context=context,
+    )
+
+
+def _etcd(place: EtcdPlace) -> LeaseStore:
+    from lease.etcd import EtcdStore  # most processes need no HTTP client
+
+    return EtcdStore(
+        place.endpoints,
+        prefix=place.prefix,
+        user=place.user,
+        password=place.password,
+        ssl_context=place.ssl_context,
     )
 
 
