@@ -76,7 +76,8 @@ test-long: $(STAMP)
 
 test-etcd: $(STAMP)
 	tests/servers/install_etcd.sh
-	$(BIN)/python -m pytest --etcd -m etcd --numprocesses 3 --dist loadscope tests/lease
+	$(BIN)/python -m pytest --etcd -m etcd --numprocesses 3 --dist loadscope tests/lease \
+	  tests/node/test_remembered.py
 
 test-kubernetes: $(STAMP)
 	tests/servers/install_etcd.sh

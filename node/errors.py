@@ -81,3 +81,13 @@ class WrongThreadError(TenureError, RuntimeError):
 
 class NoSeedError(TenureError):
     """No seed's name resolves to an address."""
+
+
+class EntityStoreUnavailableError(TenureError):
+    """Nobody can say which entities are remembered: the store is down, too slow, or its answer was
+    lost. An update that ends so may have happened, and may happen later still: repeat it."""
+
+
+class EntityStoreFullError(TenureError):
+    """The shard remembers as many entities as one may; nothing of the update was done. Spread the
+    entities over more shards, or remember fewer."""

@@ -337,12 +337,12 @@ class Settings:
         )
 
 
-def refused_store(url: str, error: ValueError) -> SettingsError:
-    """The URL of a lease store can not work, and why; without the password in it."""
+def refused_store(url: str, error: ValueError, key: str = "lease") -> SettingsError:
+    """The URL of a store can not work, and why; without the password in it."""
     from lease.urls import shown as shown_url
 
     name, words = shown_url(url), str(error)
-    return SettingsError(f"lease={words}" if words.startswith(name) else f"lease={name}: {words}")
+    return SettingsError(f"{key}={words}" if words.startswith(name) else f"{key}={name}: {words}")
 
 
 def settings_from(settings: Settings | None = None, /, **values: Any) -> Settings:

@@ -1,0 +1,248 @@
+"""Remembered entities in an SQLite file, for the processes of one host.
+
+Decides nothing; see `node.remembered`. All work is done on one thread of its own, so the event loop
+never waits for the disk. The file must lie on a disk of this host, and may be that of leases: the
+tables are others. A process that is stopped in the middle of a commit holds the file's lock, and
+all others wait, until their timeout, until it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from lease.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from node.errors import EntityStoreUnavailableError
+from node.remembered import (
+    IDS_MAX,
+    EntityStore,
+    check_shard,
+    checked_update,
+    full,
+    raw_of,
+    text_of,
+)
+
+T = TypeVar("T")
+
+FORMAT = 1
+REQUEST_TIMEOUT_S = 5.0
+"""A whole shard is read or written in one request: 100,000 ids took a third of a second."""
+_OPEN_RETRY_S = 0.005
+
+# Ids are bytes: SQLite's TEXT takes no lone surrogates, and its tools end a text at the first NUL.
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS tenure_entities (
+    type BLOB NOT NULL,
+    shard INTEGER NOT NULL,
+    id BLOB NOT NULL,
+    PRIMARY KEY (type, shard, id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tenure_entities_format (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    format INTEGER NOT NULL
+);
+"""
+_SELECT = "SELECT id FROM tenure_entities WHERE type = ? AND shard = ?"
+_COUNT = "SELECT count(*) FROM tenure_entities WHERE type = ? AND shard = ?"
+_INSERT = "INSERT OR IGNORE INTO tenure_entities VALUES (?, ?, ?)"
+_DELETE = "DELETE FROM tenure_entities WHERE type = ? AND shard = ? AND id = ?"
+
+
+class SqliteEntityStore(EntityStore):
+    """Sets in the file `path`, which is created when it is missing; its folder must exist.
+
+    Raises ValueError when the folder does not exist or lies on a network file system. A request
+    that takes longer than `request_timeout_s` is unknown.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, request_timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        self.path = Path(path).absolute()
+        if not self.path.parent.is_dir():
+            raise ValueError(
+                f"the entity store {self.path} cannot be created: there is no folder "
+                f"{self.path.parent}; create it first"
+            )
+        kind = file_system_of(self.path)
+        if kind is not None and kind.partition(".")[0] in NETWORK_FILE_SYSTEMS:
+            raise ValueError(
+                f"the entity store {self.path} lies on a {kind} file system, where SQLite's locks "
+                "do not hold between hosts: use a disk of this host, or a store that is a server"
+            )
+        self._timeout_s = request_timeout_s
+        self._closed = False
+        self._executor = concurrent.futures.ThreadPoolExecutor(1, "tenure-entities-sqlite")
+        # Touched by the executor's thread only.
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+
+    @property
+    def identity(self) -> str:
+        """Its URL."""
+        return f"sqlite://{self.path}"
+
+    async def load(self, type_name: str, shard: int) -> frozenset[str]:
+        """See `EntityStore`. A file that somebody has locked can be read."""
+        check_shard(type_name, shard)
+        return await self._run(lambda: self._load(raw_of(type_name), shard))
+
+    async def update(
+        self, type_name: str, shard: int, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+    ) -> None:
+        """See `EntityStore`. One transaction, on the disk when this returns."""
+        added, removed = checked_update(type_name, shard, add, remove)
+        await self._run(lambda: self._update(type_name, shard, added, removed))
+
+    async def close(self) -> None:
+        """Close the file; what is under way ends first, or at its timeout. Further requests are
+        unknown."""
+        if self._closed:
+            return
+        with contextlib.suppress(EntityStoreUnavailableError):
+            await self._run(self._disconnect)
+        self._closed = True
+        self._executor.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise EntityStoreUnavailableError(
+                f"the entity store {self.path} was closed by this process"
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await loop.run_in_executor(self._executor, work)
+        except TimeoutError:
+            raise EntityStoreUnavailableError(
+                f"the entity store {self.path} did not answer within {self._timeout_s:g} s: its "
+                "disk is slow, or another process holds its lock"
+            ) from None
+
+    # -- on the thread
+
+    def _load(self, type_raw: bytes, shard: int) -> frozenset[str]:
+        with self._at_the_file() as connection:
+            return frozenset(_id(row[0]) for row in connection.execute(_SELECT, (type_raw, shard)))
+
+    def _update(
+        self, type_name: str, shard: int, added: frozenset[str], removed: frozenset[str]
+    ) -> None:
+        place = (raw_of(type_name), shard)
+        with self._at_the_file() as connection, _transaction(connection):
+            before = connection.total_changes
+            connection.executemany(_INSERT, ((*place, raw_of(each)) for each in added))
+            grew = connection.total_changes > before
+            connection.executemany(_DELETE, ((*place, raw_of(each)) for each in removed))
+            if grew and connection.execute(_COUNT, place).fetchone()[0] > IDS_MAX:
+                raise full(type_name, shard, self.identity)
+            connection.execute("COMMIT")
+            if self._file != _inode(self.path):
+                raise sqlite3.OperationalError("the file was replaced while it was written")
+
+    @contextlib.contextmanager
+    def _at_the_file(self) -> Iterator[sqlite3.Connection]:
+        """The connection to the file that bears the name now. Errors of SQLite close it."""
+        try:
+            if self._connection is not None and self._file != _inode(self.path):
+                # Somebody deleted or replaced it: what is open is not what others open.
+                self._disconnect()
+            if self._connection is None:
+                self._connect()
+            assert self._connection is not None
+            yield self._connection
+        except (sqlite3.Error, OSError) as error:
+            self._disconnect()
+            raise EntityStoreUnavailableError(
+                f"the entity store {self.path} failed: {error}"
+            ) from error
+
+    def _connect(self) -> None:
+        """Open, create and check; several processes may do so at once."""
+        give_up_at = time.monotonic() + self._timeout_s
+        while True:
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self._timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            try:
+                _prepare(connection)
+                self._file = _inode(self.path)
+                self._connection = connection
+                return
+            except sqlite3.OperationalError as error:
+                # Turning on the write-ahead log needs the file alone, and SQLite does not wait
+                # for that by itself.
+                connection.close()
+                if "locked" not in str(error) or time.monotonic() > give_up_at:
+                    raise
+                time.sleep(_OPEN_RETRY_S)
+            except BaseException:
+                connection.close()
+                raise
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._file = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """What is not committed inside is undone."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise sqlite3.NotSupportedError(f"its journal is {mode!r} and cannot be a write-ahead log")
+    connection.execute("PRAGMA synchronous = FULL")  # what is confirmed survives the power
+    found = connection.execute(
+        "SELECT count(*) FROM sqlite_master"
+        " WHERE name IN ('tenure_entities', 'tenure_entities_format')"
+    ).fetchone()
+    if found != (2,):
+        connection.executescript(
+            f"BEGIN IMMEDIATE; {_SCHEMA}"
+            f" INSERT OR IGNORE INTO tenure_entities_format VALUES (1, {FORMAT}); COMMIT;"
+        )
+    stored = connection.execute("SELECT format FROM tenure_entities_format").fetchone()
+    if stored is not None and stored[0] != FORMAT:
+        raise sqlite3.NotSupportedError(
+            f"its format is {stored[0]}, this version of the program knows {FORMAT}"
+        )
+
+
+def _id(stored: object) -> str:
+    """SQLite keeps what it is given, whatever the column says: others may have given anything."""
+    try:
+        if isinstance(stored, bytes):
+            return text_of(stored)
+    except UnicodeDecodeError:
+        pass
+    raise sqlite3.DataError(f"it holds {stored!r:.80}, which is no id: somebody else wrote it")
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
