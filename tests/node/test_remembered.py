@@ -428,6 +428,25 @@ async def test_hands_in_the_file_are_named(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_what_was_deleted_by_hand_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number that is kept beside the ids is not what decides in the end."""
+    monkeypatch.setattr(remembered_sqlite, "IDS_MAX", 3)
+    file = tmp_path / "entities.db"
+    store = SqliteEntityStore(file)
+    await store.update(KIND, SHARD, add=list("abc"))
+    with pytest.raises(EntityStoreFullError):
+        await store.update(KIND, SHARD, add=["d"])
+    with contextlib.closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute("DELETE FROM tenure_entities WHERE id = x'61'")
+    await store.update(KIND, SHARD, add=["d"])
+    assert await store.load(KIND, SHARD) == set("bcd")
+    with pytest.raises(EntityStoreFullError):
+        await store.update(KIND, SHARD, add=["a"])
+    await store.close()
+
+
 async def test_it_may_lie_in_the_file_of_the_leases(tmp_path: Path) -> None:
     from lease import LeaseRecord, SqliteStore
 
@@ -499,8 +518,10 @@ async def test_an_answer_in_many_pieces_is_read_to_its_end() -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         store = EtcdEntityStore([f"http://127.0.0.1:{port}"])
-        assert await store.load(KIND, SHARD) == set(ids)
-        await store.close()
+        try:
+            assert await store.load(KIND, SHARD) == set(ids)
+        finally:
+            await store.close()
         await served.wait()
 
 
