@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from node.actor import Actor, Context, Terminated, on
     from node.authority import Authority
+    from node.entity_ref import EntityRef
     from node.errors import (
         ActorFailedError,
         AddressInUseError,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
         AuthorityLostError,
         AuthorityTooShortError,
         DeadActorError,
+        EntityStoreFullError,
+        EntityStoreUnavailableError,
         JoinRefusedError,
         LinkFullError,
         MailboxFullError,
@@ -37,12 +40,14 @@ if TYPE_CHECKING:
     from node.ref import ActorRef
     from node.routers import Broadcast, ConsistentHash, Pool, RandomChoice, RoundRobin, Router
     from node.settings import Settings
+    from node.sharding import Entities
     from node.supervision import AllForOne, Escalate, Restart, Resume, Stop, StopCause, StopReason
     from node.system import ActorSystem
 
 _HOMES = {
     "node.actor": ("Actor", "Context", "Terminated", "on"),
     "node.authority": ("Authority",),
+    "node.entity_ref": ("EntityRef",),
     "node.errors": (
         "ActorFailedError",
         "AddressInUseError",
@@ -51,6 +56,8 @@ _HOMES = {
         "AuthorityTooShortError",
         "AuthorityLostError",
         "DeadActorError",
+        "EntityStoreFullError",
+        "EntityStoreUnavailableError",
         "JoinRefusedError",
         "LinkFullError",
         "MailboxFullError",
@@ -68,6 +75,7 @@ _HOMES = {
     "node.ref": ("ActorRef",),
     "node.routers": ("Broadcast", "ConsistentHash", "Pool", "RandomChoice", "RoundRobin", "Router"),
     "node.settings": ("Settings",),
+    "node.sharding": ("Entities",),
     "node.supervision": (
         "AllForOne",
         "Escalate",
@@ -100,6 +108,10 @@ __all__ = [
     "Context",
     "DeadActorError",
     "DeadLetter",
+    "Entities",
+    "EntityRef",
+    "EntityStoreFullError",
+    "EntityStoreUnavailableError",
     "Escalate",
     "JoinRefusedError",
     "LinkFullError",

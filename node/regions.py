@@ -19,6 +19,7 @@ entity elsewhere the same; an idle entity costs an object of six slots beside it
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -32,6 +33,7 @@ from node.cell import Cell, HandOver
 from node.events import Why
 from node.mailbox import Delivery
 from node.messages import Ask, message
+from node.remembering import Remembering
 from node.schema import answer_schema
 from node.supervision import StopCause, StopReason, Supervision
 from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
@@ -39,10 +41,11 @@ from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
 from sharding.settings import ShardingSettings, shard_of
 
 if TYPE_CHECKING:
+    from node.remembered import EntityStore
     from node.runtime import Runtime
 
 PREFIX = "/sharding/"
-ID_MAX = 512
+ID_MAX = 256
 HOPS_MAX = 4
 RETRY_S = 0.5
 DRAIN_TIMEOUT_S = 1.0
@@ -50,6 +53,7 @@ SWEEPS = 8  # so often within `idle_s` it is looked who is idle
 SWEEP_MIN_S = 0.01
 RESTART_S, RESTART_MAX_S = 1.0, 30.0
 PASSIVATED = "passivated"
+RESTORED_TOGETHER, RESTORE_PAUSE_S = 100, 0.05  # of the remembered entities of a shard
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +96,7 @@ class Entity:
 class HereShard:
     """A shard that lives here."""
 
-    __slots__ = ("closing", "entities", "force", "number", "region")
+    __slots__ = ("closing", "entities", "force", "number", "region", "remembered", "restore")
 
     def __init__(self, region: Region, number: int) -> None:
         self.region = region
@@ -100,12 +104,14 @@ class HereShard:
         self.entities: dict[str, Entity] = {}
         self.closing = False
         self.force: asyncio.TimerHandle | None = None
+        self.remembered: set[str] = set()
+        self.restore: asyncio.TimerHandle | None = None  # more of them are to be built
 
 
 class Kind:
     """How entities of a type are made: `actor(entity_id, *args)`."""
 
-    __slots__ = ("actor", "args", "daemons", "supervision")
+    __slots__ = ("actor", "args", "daemons", "store", "supervision")
 
     def __init__(
         self,
@@ -114,7 +120,9 @@ class Kind:
         supervision: Supervision | None = None,
         *,
         daemons: bool = False,
+        store: EntityStore | None = None,
     ) -> None:
+        self.store = store  # remembers who lives; None: nobody does
         self.actor = actor
         self.args = args
         self.supervision = supervision
@@ -138,9 +146,7 @@ class Regions:
         region = self.by_type.get(type_name)
         if region is None:
             region = self.by_type[type_name] = Region(self, self._runtime, type_name, settings)
-        if kind is not None:
-            region.kind = kind
-        region.adopt(settings)
+        region.adopt(settings, kind)
         return region
 
     def deliver(self, node: NodeId | None, delivery: Delivery) -> None:
@@ -255,15 +261,20 @@ class Region:
         self._retry: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._restarts: set[asyncio.TimerHandle] = set()
+        self._remembering: Remembering | None = None
         self._is_warned = False
         self._is_closed = False
         # Gated, if anything is: an entity acts under the contact of its node.
         self._authority = Authority(runtime.gate)
         self._hand_over = HandOver(self.hand_back)
 
-    def adopt(self, settings: ShardingSettings) -> None:
+    def adopt(self, settings: ShardingSettings, kind: Kind | None) -> None:
         """What may be other after a second start."""
         self.settings = settings
+        if kind is not None:
+            self.kind = kind
+            if kind.store is not None and self._remembering is None:
+                self._remembering = Remembering(self._runtime, kind.store, self.type_name)
         if settings.entities_max is not None and self.lru is None:
             self.lru = OrderedDict()
         if settings.idle_s is not None and self._sweeper is None:
@@ -415,12 +426,32 @@ class Region:
     def open_shards(self, shards: Iterable[int]) -> None:
         """Take messages for them here."""
         for number in shards:
-            shard = self.here[number] = HereShard(self, number)
             self.homes[number] = self._known[number] = None
-            self._asked.discard(number)
-            if self.kind is not None and self.kind.daemons:
-                self._make(shard, str(number))
-            self._flush(number)
+            if self._remembering is None:
+                self._open(number, frozenset())
+            else:
+                self._remembering.load(number, functools.partial(self._open, number))
+
+    def _open(self, number: int, remembered: frozenset[str]) -> None:
+        shard = self.here[number] = HereShard(self, number)
+        shard.remembered.update(remembered)
+        self._asked.discard(number)
+        if self.kind is not None and self.kind.daemons:
+            self._make(shard, str(number))
+        self._flush(number)
+        if remembered:
+            self._restore(shard, sorted(remembered))
+
+    def _restore(self, shard: HereShard, ids: list[str]) -> None:
+        """Build remembered entities, some at a time; one that gets a message does not wait."""
+        shard.restore = None
+        for entity_id in ids[:RESTORED_TOGETHER]:
+            if entity_id in shard.remembered and entity_id not in shard.entities:
+                self._make(shard, entity_id)
+        rest = ids[RESTORED_TOGETHER:]
+        if rest:
+            loop = self._runtime.loop
+            shard.restore = loop.call_later(RESTORE_PAUSE_S, self._restore, shard, rest)
 
     def close_shards(self, shards: Iterable[int], force_after_s: float) -> None:
         """Stop their entities; what they have is handled first."""
@@ -428,9 +459,13 @@ class Region:
         for number in shards:
             shard, self.here[number] = self.here[number], None
             if shard is None:
+                if self._remembering is not None:
+                    self._remembering.forget(number)
                 self._tell(closed=number)
                 continue
             shard.closing = True
+            if shard.restore is not None:
+                shard.restore.cancel()
             self._closing[number] = shard
             for entity in list(shard.entities.values()):
                 if entity.cell is None:
@@ -453,7 +488,11 @@ class Region:
         if shard.force is not None:
             shard.force.cancel()
         self._closing.pop(shard.number, None)
-        self._tell(closed=shard.number)
+        number = shard.number
+        if self._remembering is None:
+            self._tell(closed=number)
+        else:
+            self._remembering.settled(number, lambda: self._tell(closed=number))
 
     def drain(self, number: int, home: NodeId) -> None:
         """Send a mark behind all that went to `home`, and tell when it has arrived."""
@@ -493,11 +532,26 @@ class Region:
         self.entity_count += 1
         if self.lru is not None:
             self.lru[entity] = None
-        self._build(entity)
+        if self._remembering is None or entity_id in shard.remembered:
+            self._build(entity)
+        else:
+            self._remember(entity)
         limit = self.settings.entities_max
         if self.lru is not None and limit is not None and len(self.lru) > limit:
             self.passivate(next(iter(self.lru)))
         return entity
+
+    def _remember(self, entity: Entity) -> None:
+        """It is built once the store knows of it; its messages wait."""
+        assert self._remembering is not None
+        shard = entity.shard
+
+        def remembered() -> None:
+            shard.remembered.add(entity.id)
+            if shard.entities.get(entity.id) is entity:
+                self._again(entity)
+
+        self._remembering.write(shard.number, entity.id, lives=True, then=remembered)
 
     def _build(self, entity: Entity) -> Cell | None:
         kind, runtime = self.kind, self._runtime
@@ -538,10 +592,24 @@ class Region:
                 self._closed(shard)
         elif entity.held:
             self._again(entity)
-        elif self.kind is not None and self.kind.daemons and not self._is_closed:
-            self._restart_later(entity)
-        else:
+        elif self._is_closed or not self._is_kept(entity, reason):
             self._forget(entity)
+            self._remember_no_more(entity)
+        else:
+            self._restart_later(entity)
+
+    def _is_kept(self, entity: Entity, reason: StopReason) -> bool:
+        """It runs whether or not there are messages for it."""
+        assert self.kind is not None
+        is_remembered = entity.id in entity.shard.remembered
+        return self.kind.daemons or (is_remembered and reason.detail != PASSIVATED)
+
+    def _remember_no_more(self, entity: Entity) -> None:
+        shard = entity.shard
+        if self._remembering is not None and entity.id in shard.remembered and not self._is_closed:
+            shard.remembered.discard(entity.id)
+            number, entity_id = shard.number, entity.id
+            self._remembering.write(number, entity_id, lives=False, then=lambda: None)
 
     def _forget(self, entity: Entity) -> None:
         del entity.shard.entities[entity.id]
@@ -592,7 +660,7 @@ class Region:
     def _sweep(self) -> None:
         self.tick += 1
         oldest = self.tick - SWEEPS
-        if self.kind is None or not self.kind.daemons:
+        if self._remembering is None and (self.kind is None or not self.kind.daemons):
             for shard in self.here:
                 for entity in list(shard.entities.values()) if shard is not None else ():
                     if entity.used < oldest:
@@ -604,6 +672,8 @@ class Region:
     def close(self) -> None:
         """Hold nothing any more: what is held becomes dead letters."""
         self._is_closed = True
+        if self._remembering is not None:
+            self._remembering.close()
         for timer in (self._retry, self._sweeper, self._teller, *self._restarts):
             if timer is not None:
                 timer.cancel()

@@ -25,6 +25,7 @@ from sharding.settings import ShardingSettings
 if TYPE_CHECKING:
     from lease import Lease
     from node.cluster import Singletons
+    from node.remembered import EntityStore
     from node.runtime import Runtime
     from node.settings import Settings
 
@@ -92,6 +93,7 @@ class Sharding:
         self._core = core
         self._clock = clock
         self._started: dict[str, tuple[object, ...]] = {}
+        self._stores: dict[str, EntityStore] = {}
 
     def start(
         self,
@@ -108,6 +110,7 @@ class Sharding:
         buffer_size: int = 10_000,
         hand_off_timeout_s: float = 10.0,
         supervision: Supervision | None = None,
+        remember: str | EntityStore | None = None,
     ) -> Entities[Any]:
         """Let this node host entities `actor(entity_id, *args)`; returns the way to all of them.
 
@@ -126,6 +129,10 @@ class Sharding:
         A shard moves without loss: messages are held, its entities handle what they have and stop
         (by force after `hand_off_timeout_s`), and what was held follows in order.
 
+        remember: a store, or its URL (`sqlite:///file`, `etcd://host:port/prefix`), that keeps
+        which entities live: they are built again wherever their shard goes, without a message, and
+        only `self.context.passivate()` ends them and takes them out of the store.
+
         allocation: "least-shard", or "rendezvous" (by hash: a node that joins takes only its share,
         and one that comes back has the shards it had). Raises `SettingsError` for values that
         cannot work, `TypeError` when the actor's constructor does not take these arguments.
@@ -136,13 +143,14 @@ class Sharding:
             shard_count=shard_count,
             role=role,
             hosts=role is None or role in self._settings.roles,
+            eager=remember is not None,
             allocation=allocation,
-            idle_s=idle_s,
+            idle_s=idle_s if remember is None else None,
             entities_max=entities_max,
             buffer_size=buffer_size,
             hand_off_timeout_s=hand_off_timeout_s,
         )
-        kind = Kind(actor, tuple(args), supervision)
+        kind = Kind(actor, tuple(args), supervision, store=self._store_of(remember))
         return self._begin(type_name, settings, kind, lease, (actor, tuple(args), shard_count))
 
     def start_daemons(
@@ -206,7 +214,7 @@ class Sharding:
 
     def rebalance(self, *, type_name: str) -> None:
         """Ask the coordinator to spread the shards evenly now, one round of it; it does so by
-        itself every 2 s while nobody joins, leaves or is unreachable. Raises `LookupError`."""
+        itself each second while nobody joins, leaves or is unreachable. Raises `LookupError`."""
         if type_name not in self._core.regions:
             raise LookupError(f"this node knows no sharded type {type_name!r}")
         self._regions.feed(RebalanceRequested(type_name))
@@ -227,6 +235,21 @@ class Sharding:
             )
         except ValueError as error:
             raise SettingsError(f"sharded type {type_name!r}: {error}") from error
+
+    def _store_of(self, remember: str | EntityStore | None) -> EntityStore | None:
+        if not isinstance(remember, str):
+            return remember
+        from node.remembered import entity_store_of  # most nodes need none
+
+        store = self._stores.get(remember)
+        if store is None:
+            store = self._stores[remember] = entity_store_of(remember, key="remember")
+        return store
+
+    async def close(self) -> None:
+        """Close the stores that were made here from URLs. Called by `node.system`."""
+        for store in self._stores.values():
+            await store.close()
 
     def _begin(
         self,

@@ -680,6 +680,8 @@ class ActorSystem:
             self._daemon.close()
         if self._arbiter is not None:
             await self._arbiter.close()
+        if self._cluster is not None:
+            await self._cluster.sharding.close()
         if self._leases is not None:
             await self._leases.close()
         if self._environment is not None:

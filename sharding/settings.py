@@ -35,7 +35,7 @@ class ShardingSettings:
     begin_timeout_s: float = 2.0  # so long a move waits for regions that do not answer
     retry_s: float = 0.5  # what was not answered is sent again
     authority_poll_s: float = 0.2  # a coordinator that may not act looks so often
-    rebalance_interval_s: float = 2.0
+    rebalance_interval_s: float = 1.0
     rebalance_relative_limit: float = 0.1  # of all shards, moved in one round at most
     rebalance_absolute_limit: int = 64  # and never more than so many
     leave_timeout_s: float = 5.0  # a leaver whose shards were not moved by then stops them

@@ -1,0 +1,130 @@
+"""Remembered entities of one region: read when a shard opens, written when they come and go.
+
+Decides when an entity's coming or going is in the store, and that a shard is not given up before
+what was written for it is settled: a late word of its former home must not undo what the next one
+wrote. Does not decide which entities there are (`node.regions`) nor how they are stored
+(`node.remembered`). A store that is away is asked again and again; what waits for it is held by the
+region, within its buffer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from node.errors import EntityStoreFullError, EntityStoreUnavailableError
+
+if TYPE_CHECKING:
+    from node.remembered import EntityStore
+    from node.runtime import Runtime
+
+RETRY_S, RETRY_MAX_S = 0.25, 5.0
+
+
+class _Writes:
+    """What one shard has still to write: id → whether it is to be remembered."""
+
+    __slots__ = ("settled", "task", "then", "wanted")
+
+    def __init__(self) -> None:
+        self.wanted: dict[str, bool] = {}
+        self.then: list[Callable[[], None]] = []
+        self.settled: list[Callable[[], None]] = []
+        self.task: asyncio.Task[None] | None = None
+
+
+class Remembering:
+    """The store of one type, as its region uses it; everything happens on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, store: EntityStore, type_name: str) -> None:
+        self.store = store
+        self._runtime = runtime
+        self._type_name = type_name
+        self._loads: dict[int, asyncio.Task[None]] = {}
+        self._writes: dict[int, _Writes] = {}
+
+    def load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
+        """Call `then` with the ids of the shard once they are known; `forget` ends it."""
+        self._loads[shard] = self._runtime.loop.create_task(self._load(shard, then))
+
+    def forget(self, shard: int) -> bool:
+        """Load it no longer. True when it was not loaded yet."""
+        task = self._loads.pop(shard, None)
+        if task is None:
+            return False
+        task.cancel()
+        return True
+
+    def write(self, shard: int, entity_id: str, *, lives: bool, then: Callable[[], None]) -> None:
+        """Remember an entity, or do so no longer; `then` is called once that is in the store. Of
+        two about one id the later counts."""
+        writes = self._writes.setdefault(shard, _Writes())
+        writes.wanted.pop(entity_id, None)
+        writes.wanted[entity_id] = lives
+        writes.then.append(then)
+        if writes.task is None:
+            writes.task = self._runtime.loop.create_task(self._write(shard, writes))
+
+    def settled(self, shard: int, then: Callable[[], None]) -> None:
+        """Call `then` once nothing is being written for the shard; at once when nothing is."""
+        writes = self._writes.get(shard)
+        if writes is None:
+            then()
+        else:
+            writes.settled.append(then)
+
+    def close(self) -> None:
+        """Ask and write nothing any more."""
+        for task in (*self._loads.values(), *(w.task for w in self._writes.values())):
+            if task is not None:
+                task.cancel()
+        self._loads.clear()
+        self._writes.clear()
+
+    async def _load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
+        pause_s = RETRY_S
+        while True:
+            try:
+                ids = await self.store.load(self._type_name, shard)
+                break
+            except EntityStoreUnavailableError as error:
+                self._failed("read", shard, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
+        self._loads.pop(shard, None)
+        then(ids)
+
+    async def _write(self, shard: int, writes: _Writes) -> None:
+        while writes.wanted:
+            wanted, writes.wanted = writes.wanted, {}
+            then, writes.then = writes.then, []
+            await self._write_all(shard, wanted)
+            for callback in then:
+                self._runtime.isolate(callback)
+        del self._writes[shard]
+        for callback in writes.settled:
+            self._runtime.isolate(callback)
+
+    async def _write_all(self, shard: int, wanted: dict[str, bool]) -> None:
+        add = [entity_id for entity_id, lives in wanted.items() if lives]
+        remove = [entity_id for entity_id, lives in wanted.items() if not lives]
+        pause_s = RETRY_S
+        while True:
+            try:
+                await self.store.update(self._type_name, shard, add=add, remove=remove)
+            except EntityStoreFullError as error:
+                # They live all the same; only nobody starts them again elsewhere.
+                self._failed("written, for it is full,", shard, error)
+            except EntityStoreUnavailableError as error:
+                self._failed("written", shard, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                continue
+            return
+
+    def _failed(self, what: str, shard: int, error: Exception) -> None:
+        self._runtime.count("sharding: entity store failures")
+        path = f"/sharding/{self._type_name}"
+        why = str(error)
+        self._runtime.log(f"the store of entities cannot be {what} now", path, shard=shard, why=why)
