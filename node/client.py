@@ -1,4 +1,4 @@
-"""The commands that talk to a running member over HTTP: status, members, leave, down.
+"""The commands that talk to a running member over HTTP: status, members, shards, leave, down, ….
 
 Decides what is printed and the exit code: 0, 1 the node says no, 2 usage, 69 not reachable.
 Called by `node.cli`. Loads no aiohttp; http.client and rich only where they are used.
@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from node.addresses import parse_address
@@ -107,6 +107,8 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
         )
         waits = "wait so long until it is there"
         timeout_s = DOWN_TIMEOUT_S
+    if name == REBALANCE:
+        parser.add_argument("type", metavar="TYPE", help="the sharded type, as /shards shows it")
     parser.add_argument(
         "--timeout-s",
         type=_timeout,
@@ -208,15 +210,48 @@ class Connection:
 def _status(arguments: argparse.Namespace, member: Connection) -> int:
     cluster = member.cluster()
     singletons = member.ask("GET", "/singletons")
-    try:
-        leases = member.ask("GET", "/leases")
-    except RefusedError:
-        leases = []  # an older member has none to show
+    shards, leases = _newer(member, "/shards"), _newer(member, "/leases")
     if arguments.json:
-        print(json.dumps({**cluster, "singletons": singletons, "leases": leases}, indent=2))
+        more = {"singletons": singletons, "shards": shards, "leases": leases}
+        print(json.dumps({**cluster, **more}, indent=2))
     else:
-        _draw(cluster, singletons, leases)
+        _draw(cluster, singletons, shards, leases)
     return 0
+
+
+def _newer(member: Connection, path: str) -> list[dict[str, Any]]:
+    """What a member of an older version has not to show."""
+    try:
+        rows: list[dict[str, Any]] = member.ask("GET", path)
+    except RefusedError:
+        return []
+    return rows
+
+
+def _shards(arguments: argparse.Namespace, member: Connection) -> int:
+    rows = member.ask("GET", "/shards")
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    for row in rows:
+        print(row["type"], f"{row['shard_count']} shards", row["coordinator"] or "-", sep="  ")
+        for address, shards in row["homes"].items():
+            print(f"  {address}  {len(shards)}  {_ranges(shards)}")
+        for move in row["moves"]:
+            print(f"  shard {move['shard']} at {move['node']}: {move['state']}")
+        print(f"  {row['explain']}")
+    return 0
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """`0-3,7,9-12`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1] = [parts[-1][0], number]
+        else:
+            parts.append([number])
+    return ",".join("-".join(map(str, part)) for part in parts)
 
 
 def _members(arguments: argparse.Namespace, member: Connection) -> int:
@@ -262,6 +297,14 @@ def _move(arguments: argparse.Namespace, member: Connection) -> int:
     return 0
 
 
+def _rebalance(arguments: argparse.Namespace, member: Connection) -> int:
+    order = {"type": arguments.type}
+    answer = member.ask("POST", "/shards/rebalance", _authorization(arguments), body=order)
+    explain = answer.get("explain") if isinstance(answer, dict) else None
+    print(f"{arguments.type} is rebalanced, a round at a time; now {explain or '-'}")
+    return 0
+
+
 def _authorization(arguments: argparse.Namespace) -> dict[str, str]:
     """The header that gives the token, if there is one."""
     if arguments.token_file is None:
@@ -281,7 +324,10 @@ def _reachable(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _draw(
-    cluster: dict[str, Any], singletons: list[dict[str, Any]], leases: list[dict[str, Any]]
+    cluster: dict[str, Any],
+    singletons: list[dict[str, Any]],
+    shards: list[dict[str, Any]],
+    leases: list[dict[str, Any]],
 ) -> None:
     """The tables of `status`; colours only on a terminal."""
     from rich.console import Console
@@ -308,35 +354,78 @@ def _draw(
         console.print(Text(f"{link['observer']} does not reach {link['subject']}", "yellow"))
     for line, colour in _downing_lines(cluster):
         console.print(Text(line, colour))
-    if singletons:
-        table = Table(title="singletons", title_justify="left", title_style="bold")
-        for heading in ("name", "host", "here", "started", "why"):
-            table.add_column(heading)
-        for row in singletons:
-            table.add_row(
-                Text(row["name"]),
-                Text(row["host"] or "nobody", "" if row["host"] else "bold red"),
-                Text(row["state"]),
-                Text(str(row["started_at"] or "-")),
-                Text(str(row["explain"] or "")),
-            )
-        console.print(table)
-    if leases:
-        table = Table(title="leases", title_justify="left", title_style="bold")
-        for heading in ("name", "holder", "token", "valid for", "why"):
-            table.add_column(heading)
-        for row in leases:
-            left_s = row["valid_for_s"]
-            table.add_row(
-                Text(row["name"]),
-                Text(row["holder"] or "nobody that it knows of"),
-                Text(row["token"] or "-"),
-                Text("-" if left_s is None else f"{left_s:.1f} s"),
-                Text(row["explain"]),
-            )
+    for table in _tables(singletons, shards, leases):
         console.print(table)
     if not cluster["converged"]:
         console.print(Text(cluster["explain"], "yellow"))
+
+
+def _tables(
+    singletons: list[dict[str, Any]], shards: list[dict[str, Any]], leases: list[dict[str, Any]]
+) -> Iterator[object]:
+    """Of all that is not empty."""
+    from rich.text import Text
+
+    yield from _table(
+        "singletons",
+        ("name", "host", "here", "started", "why"),
+        [
+            (
+                row["name"],
+                Text(row["host"] or "nobody", "" if row["host"] else "bold red"),
+                row["state"],
+                row["started_at"] or "-",
+                row["explain"] or "",
+            )
+            for row in singletons
+        ],
+    )
+    yield from _table(
+        "sharded types",
+        ("type", "coordinator", "shards per node", "entities here", "held", "why"),
+        [
+            (
+                row["type"],
+                Text(row["coordinator"] or "nobody", "" if row["coordinator"] else "bold red"),
+                ", ".join(f"{count} at {node}" for node, count in row["counts"].items()) or "-",
+                row["entities_here"],
+                Text(str(row["held"]), "yellow" if row["held"] else ""),
+                row["explain"],
+            )
+            for row in shards
+        ],
+    )
+    yield from _table(
+        "leases",
+        ("name", "holder", "token", "valid for", "why"),
+        [
+            (
+                row["name"],
+                row["holder"] or "nobody that it knows of",
+                row["token"] or "-",
+                "-" if row["valid_for_s"] is None else f"{row['valid_for_s']:.1f} s",
+                row["explain"],
+            )
+            for row in leases
+        ],
+    )
+
+
+def _table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[object]]
+) -> Iterator[object]:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading in headings:
+        table.add_column(heading)
+    for row in rows:
+        cells = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in row]
+        table.add_row(*cells)
+    yield table
 
 
 def _downing_lines(cluster: dict[str, Any]) -> list[tuple[str, str]]:
@@ -376,8 +465,8 @@ def _marks(cluster: dict[str, Any], row: dict[str, Any]) -> list[str]:
     return [mark for mark, holds in marks.items() if holds]
 
 
-DOWN, MOVE = "down", "move"
-ORDERS = ("leave", DOWN, MOVE)  # they may need a token
+DOWN, MOVE, REBALANCE = "down", "move", "rebalance"
+ORDERS = ("leave", DOWN, MOVE, REBALANCE)  # they may need a token
 
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Connection], int], str]] = {
     "status": (_status, "show members and singletons as one member sees them"),
@@ -385,4 +474,6 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace, Connection], int], str]]
     "leave": (_leave, "ask a member to hand over, leave and end"),
     DOWN: (_down, "let a member down another one for good, dead or alive"),
     MOVE: (_move, "move a singleton to another member, in order"),
+    "shards": (_shards, "show which shards live where, as one member sees them"),
+    REBALANCE: (_rebalance, "spread the shards of a sharded type evenly, a round of it now"),
 }

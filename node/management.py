@@ -191,6 +191,9 @@ class Routes:
     def _singletons(self, request: Request) -> Answer:
         return _json(200, self._system.cluster.singletons_state())
 
+    def _shards(self, request: Request) -> Answer:
+        return _json(200, self._system.cluster.sharding.state())
+
     def _leases(self, request: Request) -> Answer:
         return _json(200, self._system.leases.state())
 
@@ -251,6 +254,25 @@ class Routes:
             return _error(504, str(error), "look at /singletons there; ask again")
         return _json(200, {"name": name, "host": host})
 
+    def _rebalance(self, request: Request) -> Answer:
+        """Only asks for it: the moves are seen at `/shards`."""
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            order = _order(request.body, {"type"})
+        except ValueError as error:
+            return _error(400, str(error), 'send {"type": "TYPE"}')
+        name = order["type"]
+        logger.info(
+            "asked to rebalance over http", extra={"by": request.remote, "sharded_type": name}
+        )
+        try:
+            explain = self._system.cluster.sharding.rebalance(type_name=name)
+        except LookupError as error:
+            return _error(404, str(error.args[0]), "look at /shards")
+        return _json(202, {"type": name, "asked": True, "explain": explain})
+
     def _background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -293,10 +315,12 @@ ROUTES: dict[str, tuple[str, Callable[[Routes, Request], Answer | Awaitable[Answ
     "/metrics": ("GET", Routes._metrics),
     "/cluster": ("GET", Routes._cluster),
     "/singletons": ("GET", Routes._singletons),
+    "/shards": ("GET", Routes._shards),
     "/leases": ("GET", Routes._leases),
     "/cluster/leave": ("POST", Routes._leave),
     "/cluster/down": ("POST", Routes._down),
     "/singletons/move": ("POST", Routes._move),
+    "/shards/rebalance": ("POST", Routes._rebalance),
 }
 
 

@@ -212,12 +212,16 @@ class Sharding:
             self._singletons.stop(type_name=COORDINATOR_PREFIX + type_name)
             self._regions.feed(EvacuateRequested(type_name))
 
-    def rebalance(self, *, type_name: str) -> None:
+    def rebalance(self, *, type_name: str) -> str:
         """Ask the coordinator to spread the shards evenly now, one round of it; it does so by
-        itself each second while nobody joins, leaves or is unreachable. Raises `LookupError`."""
+        itself each second while nobody joins, leaves or is unreachable. Returns in words where the
+        shards are now. Raises `LookupError`."""
         if type_name not in self._core.regions:
             raise LookupError(f"this node knows no sharded type {type_name!r}")
         self._regions.feed(RebalanceRequested(type_name))
+        state = self._state_of(type_name)
+        counts = ", ".join(f"{count} at {address}" for address, count in state["counts"].items())
+        return f"{counts or 'no shard is known here'}; {state['explain']}"
 
     # inside
 

@@ -68,6 +68,7 @@ from node.settings import Settings, settings_from, split_seed
 from node.sharding import Sharding
 from node.singleton_leases import SingletonLeases
 from node.supervision import Supervision
+from sharding.events import RegionNotAdmitted, ShardsMoved, ShardsNotProven, TermBegan
 from singleton.events import (
     FitnessChanged,
     InstanceChanged,
@@ -758,11 +759,43 @@ class ActorSystem:
                         "explain": fact.explain,
                     },
                 )
+            case RegionNotAdmitted() | ShardsNotProven() | ShardsMoved() | TermBegan():
+                self._sharding_fact(fact)
             case ContactChanged() | DowningDecided() | DowningUnsettled() | DowningDoubted():
                 self._downing_fact(fact)
             case _:
                 self._membership_fact(fact)
         self.runtime.events.publish(fact)
+
+    def _sharding_fact(
+        self, fact: RegionNotAdmitted | ShardsNotProven | ShardsMoved | TermBegan
+    ) -> None:
+        name = fact.type_name
+        match fact:
+            case RegionNotAdmitted():
+                extra = {"sharded_type": name, "why": fact.explain}
+                logger.error("a region is not admitted: its shards stay elsewhere", extra=extra)
+                self._write("region_refused", singleton=name, detail=fact.explain)
+            case ShardsNotProven():
+                silent = " ".join(node.address for node in fact.silent_peers)
+                logger.warning(
+                    "shards are allocated anew although it is not proven that nobody runs them",
+                    extra={
+                        "sharded_type": name,
+                        "silent_peers": silent,
+                        "waited_s": round(fact.waited_s, 3),
+                    },
+                )
+                self._write("shards_not_proven", singleton=name, detail=silent)
+            case TermBegan():
+                logger.info(
+                    "a coordinator begins a term",
+                    extra={"sharded_type": name, "term": fact.number, "why": fact.why},
+                )
+                self._write("term", singleton=name, detail=f"{fact.number} {fact.why}")
+            case ShardsMoved():
+                numbers = " ".join(map(str, fact.shards))
+                self._write("shards", singleton=name, detail=f"{fact.node.address} {numbers}")
 
     def _downing_fact(
         self, fact: ContactChanged | DowningDecided | DowningUnsettled | DowningDoubted
