@@ -28,11 +28,12 @@ WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes
 WAITERS := 6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition bench-lease bench-failover clean
+.PHONY: help setup demo demo-sharding test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition bench-lease bench-failover clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
 	@echo 'make demo       three processes, kill -9 of the host, a graceful leave; three levels side by side; 30 s'
+	@echo 'make demo-sharding  carts by id while a member joins, one leaves, one is killed; 10 s'
 	@echo 'make test       all tests with small counts, then once more on the stock event loop'
 	@echo 'make test-long  the large counts, on all cores'
 	@echo 'make test-etcd        what needs a real etcd; installs it from the distribution, as root'
@@ -57,6 +58,9 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/python -m bench.demo
+
+demo-sharding: $(STAMP)
+	$(BIN)/python -m bench.demo_sharding
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto $(PURE_TESTS)

@@ -71,3 +71,17 @@ def test_ctrl_c_ends_the_demo_and_its_members(tmp_path: Path) -> None:
 def test_make_demo_is_this_demo() -> None:
     """What is tested here is what `make demo` runs."""
     assert "$(BIN)/python -m bench.demo\n" in (ROOT / "Makefile").read_text()
+
+
+def test_the_demo_of_sharding_loses_nothing_on_graceful_moves(tmp_path: Path) -> None:
+    """Exit code 0 says so: a join, a leave, and after kill -9 all carts answer again."""
+    log = tmp_path / "demo.log"
+    files = tmp_path / "files"
+    files.mkdir()
+    demo = spawn([sys.executable, "-m", "bench.demo_sharding"], log, TMPDIR=str(files))
+    assert demo.wait(timeout=120) == 0, log.read_text()
+    text = log.read_text()
+    assert len(re.findall(r"^\d+ asks, none failed; the longest took \d+ ms\.$", text, re.M)) >= 2
+    assert "\x1b" not in text
+    assert left_over(files) == []
+    assert list(files.iterdir()) == []

@@ -135,6 +135,30 @@ def test_move_from_the_command_line(members: Members) -> None:
     assert "knows no singleton 'nothing'" in nothing.stderr
 
 
+def test_shards_from_the_command_line(members: Members) -> None:
+    """The map of all three, an order to rebalance, and what is no type."""
+    three = members.start_three(http=True, app="examples.carts:setup")
+    members.wait_all_up(three)
+    asked = serving(members, three[1])
+    members.wait("a coordinator", lambda: "nobody" not in status(asked))
+    shown = command("shards", "--http", str(asked.http))
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.startswith(f"cart  60 shards  {three[0].address}\n")
+    (row,) = json.loads(command("shards", "--json", "--http", str(asked.http)).stdout)
+    assert (row["type"], row["shard_count"]) == ("cart", 60)
+    ordered = command("rebalance", "cart", "--http", str(asked.http))
+    assert ordered.returncode == 0, ordered.stderr
+    assert ordered.stdout.startswith("cart is rebalanced, a round at a time")
+    nothing = command("rebalance", "boots", "--http", str(asked.http))
+    assert nothing.returncode == 1
+    assert "knows no sharded type 'boots'" in nothing.stderr
+
+
+def status(member: Member) -> str:
+    """What `status` prints."""
+    return command("status", "--http", str(member.http)).stdout
+
+
 def test_down_from_the_command_line(members: Members) -> None:
     """The member that is downed stops in order and ends with 11; the command waits for it."""
     ports = members.free_ports(3)

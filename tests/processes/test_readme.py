@@ -19,9 +19,10 @@ PORTS = ("25520", "25521", "25522", "8550", "8551", "8552")
 
 
 def test_every_command_is_covered() -> None:
-    """One block is `make demo` (tests/processes/test_demo.py), the others are run below."""
-    first, second, third = blocks("sh")
+    """Two blocks are demos (tests/processes/test_demo.py), the others are run below."""
+    first, second, sharding, third = blocks("sh")
     assert first == "make demo\n"
+    assert sharding == "make demo-sharding\n"
     assert third.startswith("python -m node --processes 3 ")
     assert len(re.findall(r"python -m node --port", second)) == 3
 
@@ -31,7 +32,7 @@ def test_three_members_by_hand(members: Members, tmp_path: Path) -> None:
 
     Nothing waits here: every line must work right after the one before.
     """
-    _, block, _ = blocks("sh")
+    _, block, *_ = blocks("sh")
     for shown, free in zip(PORTS, members.free_ports(len(PORTS)), strict=True):
         block = block.replace(shown, str(free))
     block = block.replace("--state-dir state", f"--state-dir {tmp_path}")
