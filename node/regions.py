@@ -309,7 +309,9 @@ class Region:
         if home is None:
             self._hold(number, node, delivery)
         elif delivery.hops >= HOPS_MAX:
-            self._hold(number, node, delivery)  # views differ: the coordinator knows
+            # Maps differ, and news are on their way: not to go round in circles until they come.
+            self._hold(number, node, delivery, asks=False)
+            self._retry_later()
         else:
             if node is not None:
                 self.forwarded_count += 1
@@ -321,8 +323,7 @@ class Region:
         number = self.shard_of(entity_id)
         if self.homes[number] == node or self._held.get(number):
             self._hold(number, origin, delivery)
-            if self._retry is None:
-                self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
+            self._retry_later()
         else:
             self.deliver(entity_id, origin, delivery)
 
@@ -356,14 +357,17 @@ class Region:
                 entity.held = deque()
             entity.held.append((node, delivery))
 
-    def _hold(self, number: int, node: NodeId | None, delivery: Delivery) -> None:
+    def _hold(
+        self, number: int, node: NodeId | None, delivery: Delivery, *, asks: bool = True
+    ) -> None:
         if not self._has_room(delivery):
             return
         held = self._held.get(number)
         if held is None:
             held = self._held[number] = deque()
             self.homes[number] = None  # what comes later waits behind it
-            self._ask_for(number)
+            if asks:
+                self._ask_for(number)
         held.append((node, delivery))
 
     def _ask_for(self, number: int) -> None:
@@ -404,6 +408,10 @@ class Region:
             self.deliver(unescaped(delivery.path[len(self.prefix) :]), node, delivery)
         if not self.held_count:
             self._is_warned = False
+
+    def _retry_later(self) -> None:
+        if self._retry is None and not self._is_closed:
+            self._retry = self._runtime.loop.call_later(RETRY_S, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None

@@ -192,8 +192,9 @@ class Sharding:
             return self.get(type_name)
         settings = self._checked(type_name, shard_count=shard_count, role=role, hosts=False)
         region = self._regions.add(type_name, settings, None)
-        self._singletons.follow(COORDINATOR_PREFIX + type_name, role)
+        # In this order: what is known of the coordinator is for the region.
         self._regions.feed(RegionRequested(type_name, settings))
+        self._singletons.follow(COORDINATOR_PREFIX + type_name, role)
         return Entities(self._runtime, region)
 
     def get(self, type_name: str) -> Entities[Any]:

@@ -281,6 +281,8 @@ class CoordinatorMachine:
             self._gone(node, self._is_settled(node), now)
         for node in [node for node in self._lost if self._is_settled(node)]:
             self._lose(node, now)
+        for node in [node for node in self._lost if node in present - view.unreachable]:
+            del self._lost[node]  # it speaks for itself again
         if before is not None:
             back = (before.unreachable - view.unreachable) & present
             if back & (known | self._unproven):
@@ -325,9 +327,6 @@ class CoordinatorMachine:
         owners = {held.node for held in self._shards.values()}
         for node in (view.unreachable & present & owners) - self._unproven:
             self._lost.setdefault(node, now + wait_s)
-        for node in [node for node in self._lost if node in present]:
-            if node not in view.unreachable:
-                del self._lost[node]
 
     def _silence_ends_at(self) -> float:
         if self._settings.downing or self.phase is not Phase.REBUILDING:
@@ -519,11 +518,15 @@ class CoordinatorMachine:
                     self._stop_there(shard, held, now)
 
     def _on_stopped(self, sender: NodeId, message: ShardsStopped, now: float) -> None:
+        if message.refused and sender in self._regions:
+            self._regions[sender].leaving = True
         for shard in message.shards:
             held = self._shards.get(shard)
             if held is None:
                 continue
-            if held.node == sender and held.state is Shard.STOPPING:
+            # A late "stopped" must not undo a new start at the same node; a refusal may.
+            ends = Shard.STARTING if message.refused else Shard.STOPPING
+            if held.node == sender and held.state is ends:
                 del self._shards[shard]
                 self._want((shard,), held.to)
             elif sender in held.losers:

@@ -156,11 +156,13 @@ class HandOff:
 
 @dataclass(frozen=True, slots=True)
 class ShardsStopped:
-    """All entities of these shards have terminated at the sender."""
+    """All entities of these shards have terminated at the sender. refused: it was told to host
+    them, and never will."""
 
     type_name: str
     term: Term
     shards: tuple[int, ...]
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)

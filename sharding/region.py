@@ -357,6 +357,9 @@ class RegionMachine:
     def _on_host(self, sender: NodeId, message: HostShards) -> None:
         if not self._hosts or self._leaving:
             self.counters["sharding: orders refused while leaving"] += 1
+            absent = tuple(shard for shard in message.shards if shard not in self._owned)
+            refused = ShardsStopped(self.type_name, message.term, absent, refused=True)
+            self._out.append(Send(sender, refused))
             return
         opened, started = [], []
         for shard in filter(self._is_shard, message.shards):
