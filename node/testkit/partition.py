@@ -6,15 +6,17 @@ heal, and what must hold then. Judges by the steps that the subject actor itself
 views of the processes that run; never by what a machine says of its own state. Called by
 `node.testkit.simulate` and by stories.
 
-What must hold, at every level above none: two instances never act at once; when all has healed all
-processes have one view, and one instance acts.
+What must hold, at every level above none: two instances never act at once; under a lease none acts
+beyond it; a side that lives by the strategy, and is whole, loses nobody; within bounded time of the
+last fault one instance acts, and all processes have one view.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 from downing.strategies import DownAll, KeepReferee, StaticQuorum
 from downing.view import counted
 from gossip.membership import MembershipView, Status
+from lease import Lease
 from node.actor import Actor, on
 from node.errors import TenureError
 from node.ref import ActorRef
@@ -33,12 +36,18 @@ from node.testkit.stores import SimStore
 from node.testkit.subject import Subject, Toil, Work
 from node.testkit.timeline import WorldError
 from node.testkit.world import World
+from singleton.machine import CANDIDATE
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 SUBJECT = "subject"
 ROLE = "core"
 TICK_S = 0.25
 RESTARTED = (10, 11, 12)  # exit codes that mean: start me again
+ACTS_WITHIN_S = 10.0
+"""Of the last fault, and under a lease a ttl more: then one instance acts."""
+JOINS_WITHIN_S = 20.0
+"""And so much more when the last fault is the start of a process: it has to become a member first,
+and where all were downed those that were remembered have to find each other."""
 HEALED_WITHIN_S = 60.0
 ALL_UP_WITHIN_S = 60.0
 NEAR_S = 0.5
@@ -47,7 +56,7 @@ ERROR_CHARS_MAX = 500
 KINDS = (
     "clean", "lone host", "staggered", "one-way", "deaf host", "mute host", "chain", "link",
     "double", "heal near", "joins", "leaves", "pause", "pause and split", "leader cut",
-    "promotion cut", "order", "order deaf", "crash", "crashes", "lossy",
+    "promotion cut", "order", "order deaf", "crash", "crashes", "lossy", "starts", "move",
 )  # fmt: skip
 """What a run is about; each draws its own details."""
 
@@ -62,6 +71,8 @@ class Run:
     violations: list[str] = field(default_factory=list)
     covered: set[str] = field(default_factory=set)
     takeovers_s: list[float] = field(default_factory=list)  # from the first fault
+    acts_s: float | None = None  # from the last fault until one instance acted
+    well_s: float | None = None  # and until all had one view as well
     is_empty: bool = False  # nobody was left, by verdicts alone
 
 
@@ -94,14 +105,14 @@ class Customer(Actor):
 class Leased(Subject):
     """Writes its token down when it starts."""
 
-    def __init__(self, log: StepLog, subject: str, tick_s: float, tokens: list[int]) -> None:
+    def __init__(self, log: StepLog, subject: str, tick_s: float, tokens: dict[int, int]) -> None:
         super().__init__(log, subject, tick_s)
         self._tokens = tokens
 
     def pre_start(self) -> None:
         """Under which holding it acts."""
         if (token := self.context.authority.token) is not None:
-            self._tokens.append(token)
+            self._tokens[self._life.number] = token
         super().pre_start()
 
 
@@ -130,9 +141,15 @@ class PartitionWorld(World):
         self._hosts_before: set[int] = set()
         self._of_role: tuple[str, ...] = ()
         self.store = SimStore(self, seed) if leased else None
+        self._ttl_s = settings.lease_ttl_s if leased else 0.0
         # A store may be away for 25 s, a write land 20 s late, and pin the lease for a ttl then.
-        self._store_s = 25.0 + 20.0 + settings.lease_ttl_s if leased else 0.0
-        self.tokens: list[int] = []
+        self._store_s = 25.0 + 20.0 + self._ttl_s if leased else 0.0
+        self.tokens: dict[int, int] = {}  # by the number of the instance
+        self._leases: dict[ActorSystem, Lease] = {}
+        self._judged = 0  # steps
+        self._is_beyond = False
+        self._healed_at = self._started_at = 0.0
+        self._spared: dict[str, int] = {}  # who has to live, and which process of its node
         if kind == "promotion cut" and settings.downing == "keep-majority":
             settings = dataclasses.replace(settings, downing=f"{settings.downing}:role={ROLE}")
             self._of_role = (self.core[0], self.core[-1])
@@ -143,7 +160,7 @@ class PartitionWorld(World):
             setup=self._set_up,
             seeds=" ".join(NAMES[:seeds]),
             absent=spare,
-            into_cut=dice.choice(["held", "lost"]),
+            into_cut="lost" if kind == "move" else dice.choice(["held", "lost"]),
         )
         self.log = StepLog(self)
         self.spare = [node.name for node in self.nodes[count:]]
@@ -155,18 +172,28 @@ class PartitionWorld(World):
             settings = dataclasses.replace(settings, roles=(ROLE,))
         return settings
 
+    def start(self, where: Where | Iterable[Where]) -> None:
+        """As everywhere; when, is remembered."""
+        super().start(where)
+        self._started_at = self.now
+
     def _set_up(self, system: ActorSystem) -> None:
+        ref = self._start_subject(system)
+        toils = system.settings.name == self.core[1]
+        system.spawn(Customer, ref, 1.5, toils, name="customer")
+
+    def _start_subject(self, system: ActorSystem) -> ActorRef[Any]:
         args: tuple[object, ...] = (self.log, SUBJECT, TICK_S)
         singleton = system.cluster.singleton
         if self.store is None:
-            ref = singleton.start(type_name=SUBJECT, actor=Subject, args=args)
-        else:
-            lease = system.lease(SUBJECT, store=self.store.door(self.here().name))
-            ref = singleton.start(
-                type_name=SUBJECT, actor=Leased, args=(*args, self.tokens), lease=lease
-            )
-        toils = system.settings.name == self.core[1]
-        system.spawn(Customer, ref, 1.5, toils, name="customer")
+            return singleton.start(type_name=SUBJECT, actor=Subject, args=args)
+        if system not in self._leases:
+            door = self.store.door(self.here().name)
+            self._leases[system] = system.lease(SUBJECT, store=door)
+        lease = self._leases[system]
+        return singleton.start(
+            type_name=SUBJECT, actor=Leased, args=(*args, self.tokens), lease=lease
+        )
 
     # the run
 
@@ -184,12 +211,15 @@ class PartitionWorld(World):
                 f"instances {overlap.instances} on {overlap.nodes}"
             )
             break
-        if any(later < earlier for earlier, later in pairwise(self.tokens)):
-            told.violations.append(f"tokens do not grow: {self.tokens[-10:]}")
+        tokens = list(self.tokens.values())
+        if any(later < earlier for earlier, later in pairwise(tokens)):
+            told.violations.append(f"tokens do not grow: {tokens[-10:]}")
         return told
 
     def _play(self) -> None:
         dice = self.dice
+        if self.store is not None:
+            self.timeline.watchers.append(functools.partial(self._judge_steps, self.store))
         for node in self.nodes:
             self.drift_clock(node, rate=dice.choice([0.99, 0.995, 1.0, 1.005, 1.01]))
         self.shape(delay_s=dice.choice([(0.0005, 0.005), (0.0002, 0.001), (0.005, 0.05)]))
@@ -221,6 +251,28 @@ class PartitionWorld(World):
             store.is_late = dice.choice([0.02, 0.15])
         for _ in range(dice.choice([0, 0, 1, 1, 2])):
             self.after(25.0 * dice.random(), self._cut_store, store, dice.choice([0.5, 4.0, 25.0]))
+        if dice.random() < 0.3:
+            self.after(5.0 * dice.random(), self._stutter, store)
+
+    def _stutter(self, store: SimStore) -> None:
+        """The host's next renewal lands unheard; then its way fails, works for a moment, and fails
+        again, so that all it can learn is that the store holds a write of its own."""
+        host, dice = self.host, self.dice
+        gone_s, back_s, lost_s = dice.uniform(0.2, 6.0), dice.uniform(0.3, 2.0), 25.0
+
+        def lost() -> None:
+            self.told.covered.add("unheard renewal")
+            store.cut_off.add(host)
+            self.after(gone_s, store.cut_off.discard, host)
+            self.after(gone_s + back_s, self._cut_off_yet, store, host)
+            self.after(gone_s + back_s + lost_s, store.cut_off.discard, host)
+
+        if not self._healed:
+            store.loses_next[host] = lost
+
+    def _cut_off_yet(self, store: SimStore, name: str) -> None:
+        if not self._healed:
+            store.cut_off.add(name)
 
     def _cut_store(self, store: SimStore, s: float) -> None:
         if self._healed:
@@ -247,14 +299,54 @@ class PartitionWorld(World):
         if any(abs(self.now - at) <= NEAR_S for at in self._decided_at):
             self.told.covered.add("heal near a decision")
         self.run_until(lambda: not any(node.paused for node in self.running), within_s=120.0)
-        if not self.timeline.run(self.now + HEALED_WITHIN_S + self._store_s, self._is_well):
-            self._judge_the_end()
+        self._healed_at = self.now
+        self._judge_the_return()
         after = [i for i in self.log.instances if i.number not in self._hosts_before]
         acting = {step.instance: step.at_s for step in reversed(self.log.steps)}
         for instance in after:
             if instance.number in acting:
                 self.told.covered.add("takeover")
                 self.told.takeovers_s.append(acting[instance.number] - self._first_fault_at)
+
+    def _judge_the_return(self) -> None:
+        told = self.told
+        within_s = ACTS_WITHIN_S + self._ttl_s
+        has_side = self._has_side()
+        one_acts = self._comes(lambda: len(self._acting()) == 1, within_s)
+        told.acts_s = self.now - self._last_fault_at()
+        acting = len(self._acting())
+        is_well = self._comes(self._is_well, HEALED_WITHIN_S)
+        told.well_s = self.now - self._last_fault_at()
+        if not is_well:
+            self._judge_the_end()
+        elif has_side and not one_acts:
+            told.violations.append(f"{acting} instances {told.acts_s:.1f} s after the last fault")
+
+    def _last_fault_at(self) -> float:
+        """The heal with the end of all pauses; the start of a process after it; the last that the
+        store failed somebody, or that a late write landed."""
+        store_at = self.store.last_fault_at if self.store is not None else 0.0
+        return max(self._healed_at, self._started_at, store_at)
+
+    def _has_side(self) -> bool:
+        """Some that run, and are members for each other, live by the strategy. Where all but a
+        minority were downed before, that one has yet to find out that it is alone."""
+        views = [view for view in self.views().values() if view is not None]
+        running = {view.self_id for view in views}
+        return self._strategy is not None and any(
+            self._strategy.survives(view.members, running & view.by_id.keys()) for view in views
+        )
+
+    def _comes(self, is_so: Callable[[], bool], within_s: float) -> bool:
+        """True when it is so soon enough after the last fault, which may be still to come."""
+        while True:
+            fault_at = self._last_fault_at()
+            joins_s = JOINS_WITHIN_S if fault_at == self._started_at else 0.0
+            if self.timeline.run(fault_at + within_s + joins_s, is_so):
+                return True
+            self.timeline.run(self.now + 10.0, lambda: not any(node.is_due for node in self.nodes))
+            if self._last_fault_at() == fault_at:
+                return False
 
     def _is_well(self) -> bool:
         views = self.views()
@@ -316,11 +408,47 @@ class PartitionWorld(World):
                 if not self[instance.node].paused and not gate.is_open_now:
                     self.told.covered.add("suspension")
         for node in self.nodes:
+            if self._is_ending_though_spared(node):
+                del self._spared[node.name]
+                self.told.violations.append(
+                    f"{node.name} ended at {self.now:.1f} s, though its side lives"
+                )
             ends = node.running and node.ended is not None and node.ended.exit_code == 10
             if ends and (not self._decided_at or self.now - self._decided_at[-1] > NEAR_S):
                 self._decided_at.append(self.now)
 
+    def _judge_steps(self, store: SimStore) -> None:
+        """A step under a lease that somebody who waits may have by now is one too many, whether
+        anybody waits in this run or not: for that one's sake there is a lease."""
+        for step in self.log.steps[self._judged :]:
+            token = self.tokens.get(step.instance)
+            is_act = step.kind != "stop" and token is not None
+            if is_act and not store.covers(SUBJECT, token) and not self._is_beyond:
+                self._is_beyond = True
+                self.told.violations.append(
+                    f"instance {step.instance} on {step.node} acted beyond its lease at "
+                    f"{step.at_s:.3f} s"
+                )
+        self._judged = len(self.log.steps)
+
+    def _is_ending_though_spared(self, node: SimNode) -> bool:
+        ended, start = node.ended, self._spared.get(node.name)
+        return start == node.starts and ended is not None and ended.exit_code == 10
+
     # helpers of the kinds
+
+    def _spare(self, side: Sequence[str]) -> None:
+        """One cut, for good, between two parts that are whole: of the one that lives by the
+        strategy nobody is to end. Where a member comes or goes meanwhile, that is another matter.
+        """
+        view = self[self.leader].view
+        if view is None or len(view.members) != len(self.core):
+            return
+        rest = [name for name in self.core if name not in side]
+        for part in (list(side), rest):
+            present = [member.id for member in view.members if member.name in part]
+            if self._strategy is not None and self._strategy.survives(view.members, present):
+                self._spared = {name: self[name].starts for name in part}
 
     @property
     def host(self) -> str:
@@ -374,11 +502,15 @@ class PartitionWorld(World):
     # the kinds
 
     def _do_clean(self) -> None:
-        self._split(self._some(1, len(self.core) // 2, self.core))
+        side = self._some(1, len(self.core) // 2, self.core)
+        self._split(side)
+        self._spare(side)
         self._wait(5.0)
 
     def _do_lone_host(self) -> None:
-        self._split([self.host])
+        host = self.host
+        self._split([host])
+        self._spare([host])
         self._wait(5.0)
 
     def _do_staggered(self) -> None:
@@ -402,16 +534,21 @@ class PartitionWorld(World):
         side = self._some(1, len(self.core) - 1, self.core)
         rest = [name for name in self.core if name not in side]
         self.cut(side, to=rest)
+        self._spare(side)
         self._wait(5.0)
 
     def _do_deaf_host(self) -> None:
         self.told.covered.add("one-way")
-        self.cut(self._others(self.host), to=[self.host])
+        host = self.host
+        self.cut(self._others(host), to=[host])
+        self._spare([host])
         self._wait()
 
     def _do_mute_host(self) -> None:
         self.told.covered.add("one-way")
-        self.cut([self.host], to=self._others(self.host))
+        host = self.host
+        self.cut([host], to=self._others(host))
+        self._spare([host])
         self._wait()
 
     def _do_chain(self) -> None:
@@ -582,9 +719,75 @@ class PartitionWorld(World):
             self._split(self._some(1, len(self.core) // 2, self.core))
         self._wait(10.0, 40.0)
 
+    def _do_starts(self) -> None:
+        """The type is stopped everywhere and started everywhere at about one instant: whoever
+        starts it does not know yet who else does, so several take themselves for elected."""
+        dice = self.dice
+        for name in self._others():
+            self._call(name, lambda system: system.cluster.singleton.stop(type_name=SUBJECT))
+        self.run_until(lambda: not self.log.running(SUBJECT), within_s=30.0 + self._store_s)
+        self.run_for(s=dice.uniform(0.0, 3.0))
+        within_s = dice.choice([0.0, 0.002, 0.02, 0.2])
+        for name in self._others():
+            self.after(within_s * dice.random(), self._call, name, self._start_subject)
+        if self.timeline.run(self.now + 1.0, self._has_two_candidates):
+            self.told.covered.add("two candidates")
+        if dice.random() < 0.3:
+            self._split(self._some(1, len(self.core) // 2, self.core))
+        self._wait(5.0, 30.0)
+
+    def _do_move(self) -> None:
+        """An operator moves the instance, and at that moment its host withdraws. A successor is
+        named in notices alone, which no gossip repeats: who missed them takes itself for elected.
+        """
+        dice, host = self.dice, self.host
+        self.told.covered.add("move")
+        others = self._others(host)
+        to = others.pop(-1 if dice.random() < 0.7 else 0)
+        self.shape(loss=dice.choice([0.0, 0.0, 0.3]))
+        self._call(host, _give_work)  # so that it takes a while to stop, and others ask meanwhile
+        self.run_for(s=0.1)
+        missing = self._some(0, len(others), others)
+        self.cut([host], to=missing)
+        address = self[to].address
+        self._call(host, lambda system: _task(self[host], _move_quietly(system, address)))
+        self.run_for(s=dice.choice([0.001, 0.01, 0.1]))
+        self.heal([host], to=missing)
+        withdrawal = dice.choice(["leave", "stop", "stop", "crash", "none"])
+        if withdrawal == "leave":
+            self._leave(host)
+        elif withdrawal == "stop":
+            self._call(host, lambda system: system.cluster.singleton.stop(type_name=SUBJECT))
+        elif withdrawal == "crash":
+            self._crash_yet(host)
+        if self.timeline.run(self.now + 1.0, self._has_two_candidates):
+            self.told.covered.add("two candidates")
+        self._wait(5.0, 20.0)
+        self._take_seats()
+
+    def _has_two_candidates(self) -> bool:
+        """For the coverage only: this is what the managers say."""
+        candidates = 0
+        for node in self.running:
+            if node.opened:
+                shown = node.system.cluster.singletons_state()
+                candidates += any(one["state"] in CANDIDATE for one in shown)
+        return candidates > 1
+
 
 def _task(node: SimNode, coroutine: object) -> None:
     node.loop.create_task(coroutine)  # type: ignore[arg-type]
+
+
+def _give_work(system: ActorSystem) -> None:
+    system.cluster.singleton.start_proxy(type_name=SUBJECT).tell(Toil(resumes=10, pause_s=0.1))
+
+
+async def _move_quietly(system: ActorSystem, address: str) -> None:
+    try:
+        await system.cluster.singleton.move(type_name=SUBJECT, to=address, timeout_s=10.0)
+    except (TimeoutError, LookupError):
+        return
 
 
 async def _quietly(system: ActorSystem, address: str) -> None:

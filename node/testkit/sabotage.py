@@ -162,3 +162,6 @@ SABOTAGES: dict[str, tuple[str, Callable[[], Patches]]] = {
     ),
 }
 """Name → what it takes out, and how."""
+
+UNDER_A_LEASE = frozenset({"nonce-per-process", "early-release"})
+"""What does harm only where there is a lease."""

@@ -26,15 +26,15 @@ from downing.strategies import LeaseMajority
 from node.errors import SettingsError
 from node.settings import LEASED_LEVEL, LEVELS, Settings
 from node.testkit.partition import Run, run_partition
-from node.testkit.sabotage import SABOTAGES, sabotage
+from node.testkit.sabotage import SABOTAGES, UNDER_A_LEASE, sabotage
 
 FOUND = 1
 NODES_MIN, NODES_MAX = 3, 24  # two more join in the course of a run
 COVERED = (
     "takeover", "suspension", "heal near a decision", "minority host", "restart", "one-way",
-    "relay", "pause", "leave", "join", "order",
+    "relay", "pause", "leave", "join", "order", "two candidates", "move",
 )  # fmt: skip
-COVERED_LEASED = ("store outage", "lost answers", "late writes")
+COVERED_LEASED = ("store outage", "lost answers", "late writes", "unheard renewal")
 COVERED_SHARE_MIN = 0.02
 VIOLATIONS_SHOWN_MAX = 10
 
@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protection",
         choices=LEVELS[1:],
-        default=LEVELS[1],
-        help="downing, or downing+lease with a store that has troubles of its own (downing)",
+        help="downing, or downing+lease with a store that has troubles of its own (downing, or what "
+        "a planted fault needs)",
     )
     parser.add_argument("--preset", default="lan", help="timings, as of a member (lan)")
     parser.add_argument("--seeds", type=_count, default=100, metavar="K", help="so many runs (100)")
@@ -99,6 +99,9 @@ def main(argv: Sequence[str]) -> int:
     )
     add_arguments(parser)
     arguments = parser.parse_args(argv)
+    if arguments.protection is None:
+        needs_lease = arguments.sabotage in UNDER_A_LEASE
+        arguments.protection = LEASED_LEVEL if needs_lease else LEVELS[1]
     try:
         settings = Settings(downing=arguments.downing, preset=arguments.preset)
         _check(settings)
@@ -204,6 +207,8 @@ def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -
             for run in bad[:VIOLATIONS_SHOWN_MAX]
         ],
         "empty": sum(run.is_empty for run in runs),
+        "acts_max_s": max((run.acts_s for run in runs if run.acts_s is not None), default=None),
+        "well_max_s": max((run.well_s for run in runs if run.well_s is not None), default=None),
         "takeover_median_s": statistics.median(takeovers) if takeovers else None,
         "kinds": dict(sorted(Counter(run.kind for run in runs).items())),
         "took_s": round(took_s, 1),
