@@ -95,6 +95,8 @@ def _gate_per_message() -> Patches:
 
 
 def _candidate_answers() -> Patches:
+    # Views are mended by gossip, and with the question the older one's record comes along: so two
+    # candidates meet only where one of them missed a notice, as in the kind *move*.
     answer = SingletonMachine._answer_ask
 
     def and_go_on(self: SingletonMachine, asker: Member, ask: HandOverAsk, now: float) -> None:
@@ -107,6 +109,8 @@ def _candidate_answers() -> Patches:
 
 
 def _digest_without_reachability() -> Patches:
+    # Contact and promises do not rest on it, so two never act. But who is heard in one direction
+    # only then counts as one that has seen the accusation, and its accusers end along with it.
     def moved(self: MembershipTable, delta: int) -> None:
         self.counter += 1
         self.version += 1
@@ -115,6 +119,8 @@ def _digest_without_reachability() -> Patches:
 
 
 def _nonce_per_process() -> Patches:
+    # A renewal that landed unheard counts from the attempt that came after it. As long as there is
+    # contact nobody else asks for the lease, so it is a step beyond the lease that is found.
     def landed(self: LeaseMachine, record: LeaseRecord | None) -> float | None:
         mine = record is not None and record.holder == self.holder
         return self._written_at if mine else None

@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--protection",
         choices=LEVELS[1:],
-        help="downing, or downing+lease with a store that has troubles of its own (downing, or what "
-        "a planted fault needs)",
+        help="downing, or downing+lease with a store that has troubles of its own (downing, or "
+        "what a planted fault needs)",
     )
     parser.add_argument("--preset", default="lan", help="timings, as of a member (lan)")
     parser.add_argument("--seeds", type=_count, default=100, metavar="K", help="so many runs (100)")
@@ -93,8 +93,9 @@ def main(argv: Sequence[str]) -> int:
     """Run it; returns the exit code. argparse exits with 2 by itself."""
     parser = argparse.ArgumentParser(
         prog="python -m node simulate",
-        description="Random faults in virtual time: two acting at once, or no one view in the end, "
-        "is a violation. The same seed gives the same run.",
+        description="Random faults in virtual time: two acting at once, a step beyond a lease, an "
+        "end of who should live, nobody acting soon enough, or no one view in the end, is a "
+        "violation. The same seed gives the same run.",
         allow_abbrev=False,
     )
     add_arguments(parser)
