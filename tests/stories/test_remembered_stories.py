@@ -1,0 +1,227 @@
+"""Remembered entities in virtual time: they live wherever their shard goes, without a message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from node import Actor, ActorSystem, Ask, Entities, message, on
+from node.remembered import MemoryEntityStore
+from node.testkit import World
+
+SHARDS = 12
+TYPE = "meter"
+
+
+@message("story.meter.read")
+class Read(Ask[int]):
+    """Answered with how often this instance was read."""
+
+
+@message("story.meter.retire")
+class Retire(Ask[bool]):
+    """It is not needed any more."""
+
+
+@message("story.meter.break")
+class Break(Ask[bool]):
+    """It ends by itself, though it is needed."""
+
+
+class Meter(Actor):
+    """Counts; tells the world that it was built."""
+
+    def __init__(self, meter_id: str, born: list[str]) -> None:
+        self.count = 0
+        born.append(meter_id)
+
+    @on(Read)
+    def read(self, _msg: Read) -> int:
+        self.count += 1
+        return self.count
+
+    @on(Retire)
+    def retire(self, _msg: Retire) -> bool:
+        self.context.passivate()
+        return True
+
+    @on(Break)
+    def stop_by_itself(self, _msg: Break) -> bool:
+        self.context.stop(self.context.self)
+        return True
+
+
+class Meters(World):
+    """Every node hosts the type, with one store for all."""
+
+    def __init__(self, nodes: str = "a b c", **more: Any) -> None:
+        self.store = MemoryEntityStore()
+        self.born: list[str] = []
+        self.meters: dict[str, Entities[Any]] = {}
+        super().__init__(7, nodes=nodes, setup=self.host, one_host=True, **more)
+
+    def host(self, system: ActorSystem) -> None:
+        """Start the type on the node whose step this is."""
+        self.meters[self.here().name] = system.cluster.sharding.start(
+            type_name=TYPE,
+            actor=Meter,
+            args=(self.born,),
+            shard_count=SHARDS,
+            remember=self.store,
+        )
+
+    def ask(self, node: str, meter_id: str, msg: Ask[Any]) -> Any:
+        """Ask a meter from a node."""
+        return self.run(self.meters[node][meter_id].ask(msg, timeout_s=30), node=node, within_s=40)
+
+    def ready(self, count: int) -> list[str]:
+        """All up, shards spread evenly, and so many meters read once."""
+        self.until_all_up()
+        self.run_until(self.is_even, within_s=30)
+        names = [f"m-{number}" for number in range(count)]
+        for name in names:
+            assert self.ask("a", name, Read()) == 1
+        return names
+
+    def is_even(self) -> bool:
+        """No move is left to be made."""
+        counts = [
+            len(row["here"])
+            for node in self.running
+            for row in node.system.cluster.sharding.state()
+        ]
+        return sum(counts) == SHARDS and max(counts) - min(counts) <= 1
+
+    def living(self) -> int:
+        """Entities on all running nodes."""
+        return sum(
+            row["entities_here"]
+            for node in self.running
+            for row in node.system.cluster.sharding.state()
+        )
+
+    def stored(self) -> set[str]:
+        """What the store remembers."""
+        return {
+            entity_id
+            for shard in range(SHARDS)
+            for entity_id in self.run(self.store.load(TYPE, shard), node=self.running[0].name)
+        }
+
+
+def test_they_are_built_again_after_a_crash_without_a_message() -> None:
+    """I-115: what is remembered outlives its node."""
+    with Meters() as world:
+        names = world.ready(24)
+        assert world.stored() == set(names)
+        row = world["b"].system.cluster.sharding.state()[0]
+        there = row["entities_here"]
+        world.born.clear()
+        world.crash("b")
+        world.run_until(lambda: world.living() == len(names), within_s=10)
+        assert len(world.born) == there
+        assert world.stored() == set(names)
+
+
+def test_they_follow_their_shards_when_a_member_leaves_and_one_joins() -> None:
+    with Meters(nodes="a b c d", absent="d") as world:
+        names = world.ready(24)
+        world["a"].call(lambda: world["a"].loop.create_task(world["a"].system.leave()))
+        world.run_until(lambda: not world["a"].running, within_s=10)
+        world.run_until(lambda: world.living() == len(names), within_s=10)
+        world.start("d")
+        world.until_all_up()
+        world.run_until(lambda: world.is_even() and world.living() == len(names), within_s=20)
+        assert world.living() == len(names)
+        assert world["d"].system.cluster.sharding.state()[0]["entities_here"] > 0
+
+
+def test_only_passivation_ends_one() -> None:
+    """I-122, I-123: it is out of the store then; one that ends otherwise is built again."""
+    with Meters() as world:
+        names = world.ready(4)
+        assert world.ask("b", "m-1", Retire())
+        world.run_until(lambda: world.living() == 3, within_s=5)
+        assert world.stored() == {*names} - {"m-1"}
+        world.born.clear()
+        assert world.ask("b", "m-2", Break())
+        world.run_until(lambda: world.born == ["m-2"], within_s=5)
+        assert world.stored() == {*names} - {"m-1"}
+        assert world.ask("c", "m-1", Read()) == 1
+        assert world.stored() == {*names}
+
+
+def test_it_is_not_idle_however_long_nobody_asks() -> None:
+    with Meters() as world:
+        world.ready(4)
+        world.run_for(s=300)
+        assert world.living() == 4
+        assert world.ask("c", "m-0", Read()) == 2
+
+
+def test_a_store_that_is_away_holds_up_new_ones_only() -> None:
+    """Nothing is lost: the message waits until the store has heard of its entity."""
+    with Meters() as world:
+        world.ready(4)
+        world.store.is_down = True
+        asked = world["b"].call(
+            lambda: world["b"].loop.create_task(world.meters["b"]["m-9"].ask(Read(), timeout_s=30))
+        )
+        assert world.ask("a", "m-0", Read()) == 2
+        world.run_for(s=5)
+        assert not asked.done()
+        assert "m-9" not in world.born
+        world.store.is_down = False
+        world.run_until(asked.done, within_s=6)
+        assert asked.result() == 1
+        assert "m-9" in world.stored()
+
+
+def test_a_shard_opens_once_its_store_answers() -> None:
+    """A store that is away while a shard moves: what is for it waits."""
+    with Meters() as world:
+        names = world.ready(12)
+        world.store.is_down = True
+        address = world["b"].address
+        world.crash("b")
+        world.run_until(
+            lambda: address not in world["a"].system.cluster.sharding.state()[0]["counts"],
+            within_s=5,
+        )
+        asked = [
+            world["a"].call(
+                lambda name=name: world["a"].loop.create_task(
+                    world.meters["a"][name].ask(Read(), timeout_s=60)
+                )
+            )
+            for name in names
+        ]
+        world.run_for(s=8)
+        assert any(task.done() for task in asked)
+        assert not all(task.done() for task in asked)
+        world.store.is_down = False
+        world.run_until(lambda: all(task.done() for task in asked), within_s=10)
+        assert sorted({task.result() for task in asked}) == [1, 2]
+        world.run_until(lambda: world.living() == len(names), within_s=10)
+
+
+def test_many_are_built_a_hundred_at_a_time_and_one_with_a_message_at_once() -> None:
+    with Meters(nodes="a") as world:
+        world.until_all_up()
+        ids = [f"m-{number}" for number in range(6000)]
+        region = world.meters["a"]
+        by_shard: dict[int, list[str]] = {}
+        for entity_id in ids:
+            by_shard.setdefault(region[entity_id].shard_id, []).append(entity_id)
+        world["a"].call(lambda: world["a"].loop.create_task(world["a"].system.leave()))
+        world.run_until(lambda: not world["a"].running, within_s=10)
+        for shard, some in by_shard.items():
+            world.store._shards[TYPE, shard] = set(some)
+        world.born.clear()
+        world.start("a")
+        world.run_until(lambda: bool(world.born), within_s=20)
+        last = by_shard[0][-1]
+        assert world.ask("a", max(by_shard[0]), Read()) == 1
+        assert last in ids
+        assert world.living() < len(ids)
+        world.run_until(lambda: world.living() == len(ids), within_s=10)
+        assert len(world.born) == len(ids)
