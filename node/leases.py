@@ -165,6 +165,11 @@ class Leases:
             )
         return sorted(rows, key=lambda row: str(row["name"]))
 
+    def silent_stores(self) -> tuple[str, ...]:
+        """The stores that do not answer this node now, as far as a lease here has asked."""
+        silent = {lease.store.identity for lease in self._leases if lease.store_answers is False}
+        return tuple(sorted(silent))
+
     def counters(self) -> Counter[str]:
         """What happened to all of them, by name."""
         self._forget_closed()

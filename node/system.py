@@ -526,6 +526,9 @@ class ActorSystem:
         contact = self.cluster.state()["downing"]["contact"]
         if contact is not None and contact["asked"] and not contact["held"]:
             return True, f"up, but what is unique here does not act: {contact['explain']}"
+        silent = self._leases.silent_stores() if self._leases is not None else ()
+        if silent:
+            return True, f"up, but a lease store does not answer: {', '.join(silent)}"
         if view.blocked_by and view.unreachable:
             return True, f"up, but {self.cluster.state()['explain']}"
         if view.suspects and self._environment is not None:

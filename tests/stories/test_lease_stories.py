@@ -147,11 +147,15 @@ def test_a_store_outage_stops_it_everywhere_and_it_returns_by_itself() -> None:
         last = max(step.at_s for step in world.log.steps if step.kind != "stop")
         assert last <= down_at + TTL_S - MARGIN_S
         assert world.hosts == []
+        is_ready, why = world[host].system.ready()
+        assert is_ready
+        assert "a lease store does not answer" in why
         world.store.down = False
         back_at = world.now
         assert world.until_hosted() == host
         assert world.now - back_at <= RETRY_S + 0.5
         world.run_for(s=TTL_S)
+        assert world[host].system.ready() == (True, "up")
         assert world.log.overlaps() == []
         assert grows(world.tokens)
 
