@@ -22,7 +22,7 @@ from bench.failover.rounds import FAULTS, PAUSES, Picture, Rounds, Samples
 from bench.failover.stores import EtcdOfOne, SqliteFile, Store
 from bench.gossip.namespaces import Hosts, NotPossibleError, can_make_networks
 from bench.partition.cluster import Cluster, LoopbackNetwork, NamespaceNetwork
-from bench.partition.subject import BLOCK, SENT
+from bench.partition.subject import BLOCK, SENT, SHARDED
 from bench.processes import Members, NotSeenError
 from bench.report import Row
 
@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("sqlite", "etcd"),
         default="sqlite",
         help="of the leases: a file, or a real etcd on a host of its own (sqlite)",
+    )
+    parser.add_argument(
+        "--subject",
+        choices=("singleton", "sharding"),
+        default="singleton",
+        help="what must be unique: a singleton, or a sharded entity (singleton)",
     )
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of each cell (10)")
     parser.add_argument("--nodes", type=int, default=3, metavar="N", help="members (3)")
@@ -92,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = {
         "levels": list(arguments.levels), "faults": list(arguments.faults), "rounds": rounds,
         "store": arguments.store, "nodes": arguments.nodes, "ttl_s": ttl_s, "seed": arguments.seed,
-        "quick": arguments.quick,
+        "quick": arguments.quick, "subject": arguments.subject,
     }  # fmt: skip
     rows: list[Row] = []
     notes: list[str] = []
@@ -103,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         for level in arguments.levels
         if level in UNDER_LEASE or fault not in OF_STORE
         if arguments.store != "sqlite" or fault not in STORE_CUT
+        if arguments.subject == "singleton" or fault not in STORE_CUT
     ]
     with Progress(disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("rounds", total=len(cells) * rounds)
@@ -119,7 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
                 continue
             proofs = ", ".join(f"{n} x {what}" for what, n in samples.proofs.items())
             notes.append(f"{fault} at level {level}: {proofs}.")
-            found = rows_of(samples, level, fault, ttl_s, arguments.store)
+            about = (samples, level, fault, ttl_s, arguments.store)
+            found = rows_of(*about, sharded=arguments.subject == "sharding")
             rows += found
             if samples.picture is not None:
                 drawn[level, fault] = samples.picture
@@ -163,6 +171,7 @@ def _write(
     quick = " --quick" if arguments.quick else ""
     command = (
         f"python -m bench failover --levels {','.join(levels)} --faults {','.join(faults)} "
+        f"{'--subject sharding ' if arguments.subject == 'sharding' else ''}"
         f"--store {arguments.store} --rounds {settings['rounds']} --ttl-s {ttl_s:g}{quick} "
         "--out DIR"
     )
@@ -201,10 +210,13 @@ def _cell(
                     environment={
                         SENT: str(directory / "sent"),
                         BLOCK: f"{PAUSES['pause-mid'] * ttl_s:g}",
+                        SHARDED: "1" if arguments.subject == "sharding" else "",
                     },
                 )
             )
-            one = Rounds(cluster, fault, ttl_s, store, directory / "sent", dice, samples)
+            sharded = arguments.subject == "sharding"
+            sent = directory / "sent"
+            one = Rounds(cluster, fault, ttl_s, store, sent, dice, samples, sharded=sharded)
             try:
                 cluster.start()
                 while done < rounds:
@@ -248,11 +260,22 @@ def _flags(level: str, store: Store | None, ttl_s: float) -> list[str]:
 
 
 def target_of(
-    metric: str, level: str, fault: str, *, store: str = "sqlite", ttl_s: float = TTL_S
+    metric: str,
+    level: str,
+    fault: str,
+    *,
+    store: str = "sqlite",
+    ttl_s: float = TTL_S,
+    sharded: bool = False,
 ) -> float | None:
-    """The most a figure should be; None where nothing is asked, or where it is to be shown only."""
+    """The most a figure should be; None where nothing is asked, or where it is to be shown only.
+
+    sharded: of an entity, which is built at its next message, and whose lease is its coordinator's.
+    """
     if metric in ZERO and level != "none":
         return 0.0
+    if sharded:
+        return _target_of_entity(metric, level, fault)
     match level, fault, metric:
         case "lease+guard", "crash", "unavailable_s":
             return 1.0
@@ -277,15 +300,34 @@ def target_of(
     return None
 
 
+def _target_of_entity(metric: str, level: str, fault: str) -> float | None:
+    match level, fault, metric:
+        case "downing", "crash", "unavailable_s":
+            return 1.0
+        case _, "leave", "unavailable_s":
+            return 1.0
+        case _, "leave", "lost":
+            return 0.0
+        case (("lease" | "lease+guard"), "store-outage", "unavailable_s"):
+            return 0.1 + STEP_S  # whose shard has a home goes on
+    return None
+
+
 STEP_S = 0.05
 """The subject acts so often: a gap of that length is none."""
 
 
 def rows_of(
-    samples: Samples, level: str, fault: str, ttl_s: float, store: str = "sqlite"
+    samples: Samples,
+    level: str,
+    fault: str,
+    ttl_s: float,
+    store: str = "sqlite",
+    *,
+    sharded: bool = False,
 ) -> list[Row]:
     """A row per metric that was asked for; what must never be is judged by the worst round."""
-    expected_s = unavailable_s(level, fault, Windows(ttl_s=ttl_s))
+    expected_s = None if sharded else unavailable_s(level, fault, Windows(ttl_s=ttl_s))
     found = []
     for metric, expected in samples.asked.items():
         if metric == "overrun_s" and level == "none":
@@ -299,7 +341,7 @@ def rows_of(
             UNITS.get(metric, "s"),
             values,
             expected=expected,
-            target=target_of(metric, level, fault, store=store, ttl_s=ttl_s),
+            target=target_of(metric, level, fault, store=store, ttl_s=ttl_s, sharded=sharded),
             note=note,
             failures=samples.failures if len(values) != expected else (),
         )

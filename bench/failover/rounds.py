@@ -74,7 +74,8 @@ class Samples:
 class Rounds:
     """Rounds of one fault on one cluster.
 
-    store: of the leases, None without one. sent: the file of what customers sent.
+    store: of the leases, None without one. sent: the file of what customers sent. sharded: the
+    subject is an entity; the lease is its coordinator's, so it goes on without.
     """
 
     def __init__(
@@ -86,7 +87,10 @@ class Rounds:
         sent: Path,
         rng: random.Random,
         samples: Samples,
+        *,
+        sharded: bool = False,
     ) -> None:
+        self._sharded = sharded
         self._cluster = cluster
         self._fault = fault
         self._ttl_s = ttl_s
@@ -112,8 +116,8 @@ class Rounds:
     def run(self) -> None:
         """One round. Raises `NotSeenError` when something did not happen."""
         cluster, samples = self._cluster, self._samples
-        waits = self._store is not None and not cluster.guarded
-        for metric in metrics_of(self._fault, leased=waits):
+        waits = self._store is not None and not cluster.guarded and not self._sharded
+        for metric in metrics_of(self._fault, leased=waits, sharded=self._sharded):
             samples.asked[metric] += 1
         old = cluster.settle()
         # The moment of a fault must not keep step with probes or renewals.
@@ -162,7 +166,7 @@ class Rounds:
         at_s = cluster.signal(life, signal.SIGKILL)
         expires_at_s = None if self._store is None else self._store.expiry_s()
         first_s = self._await_another(old, at_s)
-        if expires_at_s is not None and not cluster.guarded:
+        if expires_at_s is not None and not cluster.guarded and not self._sharded:
             self._samples.add("after_expiry_s", first_s - expires_at_s)
         cluster.wait("its process is gone", lambda: not life.running, OUTCOME_S)
         cluster.restarts = True
@@ -229,6 +233,8 @@ class Rounds:
             stopped = not cluster.steps.acting(boottime_s() - 0.5)
         back_s = boottime_s()
         self._mark("store back")
+        if self._sharded:
+            return  # how long it was silent is asked of every round
         if not stopped:
             self._samples.failures.append("something acted without its store")
         first_s: float = cluster.wait(
@@ -374,7 +380,7 @@ def spans_of(steps: list[float]) -> list[tuple[float, float]]:
     return spans
 
 
-def metrics_of(fault: str, *, leased: bool) -> list[str]:
+def metrics_of(fault: str, *, leased: bool, sharded: bool = False) -> list[str]:
     """What a round of this fault measures; `leased`: a crash costs what is left of a ttl."""
     metrics = [
         "unavailable_s", "acting_overlap_s", "authoritative_overlap_s", "overrun_s", "sent",
@@ -384,6 +390,6 @@ def metrics_of(fault: str, *, leased: bool) -> list[str]:
         metrics.append("after_expiry_s")
     if fault in PAUSES:
         metrics.append("steps_after_pause")
-    if fault in ("store-outage", "store-cut-host"):
+    if fault in ("store-outage", "store-cut-host") and not sharded:
         metrics.append("return_s")
     return metrics

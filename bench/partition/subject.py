@@ -23,9 +23,11 @@ from node.authority import Authority
 from node.supervision import StopReason
 
 STEPS, COUNTERS, EACH_HOSTS = "BENCH_STEPS", "BENCH_COUNTERS", "BENCH_EACH_HOSTS"
+SHARDED = "BENCH_SHARDED"
 SENT, WORK_EVERY, BLOCK = "BENCH_SENT", "BENCH_WORK_EVERY_S", "BENCH_BLOCK_S"
 """Names of the environment variables: the file of the steps, the file to which SIGUSR1 appends the
-node's counters, and, when set, that each member hosts a singleton of its own; the file of what was
+node's counters, and, when set, that each member hosts a singleton of its own; when set, that the
+subject is a sharded entity, the only one, instead of a singleton; the file of what was
 sent (none: it is not written), seconds between two orders of one customer, and for how long a plain
 handler blocks its event loop after SIGUSR2."""
 
@@ -128,6 +130,13 @@ class Subject(Actor):
         self._steps.close()
 
 
+class EntitySubject(Subject):
+    """The same as a sharded entity, which is given its id."""
+
+    def __init__(self, _entity_id: str, node: str) -> None:
+        super().__init__(node)
+
+
 class Child(Actor):
     """Acts by a timer of its own, also while its parent toils."""
 
@@ -173,7 +182,14 @@ def setup(system: ActorSystem) -> None:
     """Offer to host the subject, send it work, and end when the bench is gone."""
     node = system.cluster.self_id.address
     name = f"{SUBJECT}-{node.replace(':', '-')}" if os.environ.get(EACH_HOSTS) else SUBJECT
-    subject = system.cluster.singleton.start(type_name=name, actor=Subject, args=(node,))
+    subject: ActorRef[Work | Block]
+    if os.environ.get(SHARDED):
+        entities = system.cluster.sharding.start(
+            type_name=name, actor=EntitySubject, args=(node,), shard_count=1
+        )
+        subject = entities[SUBJECT]
+    else:
+        subject = system.cluster.singleton.start(type_name=name, actor=Subject, args=(node,))
     system.spawn(Customer, subject, name="customer")
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGUSR1, _write_counters, system, node)
