@@ -277,9 +277,9 @@ class CoordinatorMachine:
             return
         present = {member.id for member in self._members()}
         known = {*self._regions, *self._waiting, *(held.node for held in self._shards.values())}
-        for node in known - present:
+        for node in sorted(known - present):
             self._gone(node, self._is_settled(node), now)
-        for node in [node for node in self._lost if self._is_settled(node)]:
+        for node in sorted(node for node in self._lost if self._is_settled(node)):
             self._lose(node, now)
         for node in [node for node in self._lost if node in present - view.unreachable]:
             del self._lost[node]  # it speaks for itself again
@@ -289,7 +289,7 @@ class CoordinatorMachine:
                 # What was said to it is lost, and at level none both sides may have allocated.
                 self._begin_term(now, "a member is back in reach")
                 return
-        for node in present - known:
+        for node in sorted(present - known):
             if self.phase is Phase.REBUILDING:
                 self._waiting.setdefault(node, now)
             self._send(node, AskReport(self.type_name, self.term))
@@ -325,7 +325,7 @@ class CoordinatorMachine:
         """Level none: nobody decides about the unreachable, so their silence does."""
         wait_s = self._settings.hand_over_timeout_s
         owners = {held.node for held in self._shards.values()}
-        for node in (view.unreachable & present & owners) - self._unproven:
+        for node in sorted((view.unreachable & present & owners) - self._unproven):
             self._lost.setdefault(node, now + wait_s)
 
     def _silence_ends_at(self) -> float:
@@ -339,12 +339,11 @@ class CoordinatorMachine:
         silent = [node for node, until in self._lost.items() if now >= until]
         if not self._settings.downing:
             silent += [node for node, since in self._waiting.items() if now >= since + wait_s]
-            silent = sorted({*silent})
         if silent:
             self._unproven.update(silent)
-            peers = tuple(sorted(silent))
+            peers = tuple(sorted({*silent}))
             self._out.append(Publish(ShardsNotProven(self.type_name, peers, wait_s)))
-            for node in silent:
+            for node in peers:
                 self._lose(node, now)
         if now >= self._begins_end_at:
             self._end_begins(now)
@@ -464,7 +463,7 @@ class CoordinatorMachine:
         else:
             return
         held = self._shards[shard]
-        for loser in held.losers:
+        for loser in sorted(held.losers):
             self._send(loser, HandOff(self.type_name, self.term, (shard,)))
         if held.state is Shard.STOPPING:
             self._send(held.node, HandOff(self.type_name, self.term, (shard,)))
@@ -620,7 +619,7 @@ class CoordinatorMachine:
         held.state, held.to, held.begun_at, held.sent_at = Shard.BEGINNING, to, now, now
         unreachable = self._view.unreachable if self._view is not None else frozenset()
         held.silent = {node for node in self._listeners() if node not in unreachable}
-        for node in held.silent:
+        for node in sorted(held.silent):
             self._send(node, BeginHandOff(self.type_name, self.term, (shard,)))
         self._arm(now)
         self._begins_end_at = min(self._begins_end_at, now + self._settings.begin_timeout_s)
@@ -668,9 +667,9 @@ class CoordinatorMachine:
             elif held.state is Shard.STOPPING:
                 self._send(held.node, HandOff(self.type_name, self.term, (shard,)))
             elif held.state is Shard.BEGINNING:
-                for node in held.silent:
+                for node in sorted(held.silent):
                     self._send(node, BeginHandOff(self.type_name, self.term, (shard,)))
-            for node in held.losers:
+            for node in sorted(held.losers):
                 self._send(node, HandOff(self.type_name, self.term, (shard,)))
         self._resend_at = now + retry_s if is_open else math.inf
 
