@@ -453,6 +453,7 @@ class CoordinatorMachine:
         held = self._shards.get(shard)
         if held is None:
             self._shards[shard] = _Held(state, sender, claim.term)
+            self._wanted.pop(shard, None)  # it was asked for before its owner had reported
         elif held.node != sender:
             self.counters["sharding: claimed twice"] += 1
             if (claim.term, sender) > (held.term, held.node) and held.state is not Shard.STARTING:
@@ -563,6 +564,7 @@ class CoordinatorMachine:
             # Asked before each: it may have ended in the middle of this very step.
             if node is None or not self._is_able(now):
                 return
+            assert shard not in self._shards, f"shard {shard} is somebody's"
             del self._wanted[shard]
             able[node] += 1
             self._shards[shard] = _Held(Shard.STARTING, node, self.term, now)
