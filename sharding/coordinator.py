@@ -529,6 +529,9 @@ class CoordinatorMachine:
             if held.node == sender and held.state is ends:
                 del self._shards[shard]
                 self._want((shard,), held.to)
+            elif held.node == sender and held.state is Shard.RUNNING:
+                # It gave it up by itself, or says so late: it stops, or says so again.
+                self._stop_there(shard, held, now)
             elif sender in held.losers:
                 held.losers.discard(sender)
                 if not held.losers and held.state is Shard.RUNNING:
@@ -613,8 +616,12 @@ class CoordinatorMachine:
         if not leavers or self.phase is not Phase.LEADING or not self._able():
             return
         for shard, held in list(self._shards.items()):
-            if held.node in leavers and held.state is Shard.RUNNING and not held.losers:
+            if held.node not in leavers or held.losers:
+                continue
+            if held.state is Shard.RUNNING:
                 self._begin_move(shard, None, now)
+            elif held.state is Shard.STARTING:
+                self._stop_there(shard, held, now)  # it takes none any more: it will not confirm
 
     def _begin_move(self, shard: int, to: NodeId | None, now: float) -> None:
         held = self._shards[shard]

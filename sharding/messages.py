@@ -92,7 +92,7 @@ class WantHomes:
     asked for its report."""
 
     type_name: str
-    term: Term  # that the sender has accepted
+    term: Term  # that the sender has reported under, in its present state
     shards: tuple[int, ...] = ()
     leaving: bool = False
 

@@ -162,7 +162,9 @@ class RegionMachine:
     def _on_request(self, event: RegionRequested, now: float) -> None:
         """Started again: also a proxy that hosts from now on."""
         self._settings = event.settings
-        self._leaving = self._evacuated = False
+        # Stopped, and a proxy from now on: what is still here goes on leaving.
+        self._leaving = self._leaving and bool(self._owned) and not self._hosts
+        self._evacuated = False
         self.refused_why = ""
         self._reported_to = NO_TERM
         self._ask_soon(now)
@@ -173,8 +175,8 @@ class RegionMachine:
         self._leaving = True
         if event.at_once or not self._others:
             self._close(self._running())
-        if self._owned and not event.at_once:
-            self._ask_soon(now)
+        if not event.at_once:
+            self._ask_soon(now)  # also with nothing here: it must not be given anything
 
     def _on_wanted(self, shards: tuple[int, ...], now: float) -> None:
         unknown = []
@@ -184,10 +186,10 @@ class RegionMachine:
                 unknown.append(shard)
             else:
                 self._route((shard,), home)
-        asked = [shard for shard in unknown if shard not in self._held]
+        asked = tuple(shard for shard in unknown if shard not in self._held)
         self._wanted.update(unknown)
-        if asked and self.coordinator is not None:
-            self._tell(WantHomes(self.type_name, self.accepted, tuple(asked), self._leaving))
+        if asked and self.coordinator is not None and not self.refused_why:
+            self._tell(WantHomes(self.type_name, self._reported_to, asked, self._leaving))
         if self._wanted:
             self._ask_at = min(self._ask_at, now + self._settings.retry_s)
 
@@ -240,18 +242,20 @@ class RegionMachine:
 
     def _ask_soon(self, now: float) -> None:
         self._wait_s = HELLO_S
-        self._ask(now)
+        self._ask(now, is_news=True)
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float, *, is_news: bool = False) -> None:
         """Say that we are here, and ask for what is wanted; again until there is nothing to ask."""
         self._ask_at = math.inf
         if self.coordinator is None or self.refused_why:
             return
         is_known = self._reported_to.node == self.coordinator
-        if is_known and not self._wanted and not (self._leaving and self._owned):
+        is_over = not self._wanted and not (self._leaving and self._owned)
+        if is_known and is_over and not is_news:
             return
-        shards = tuple(sorted(self._wanted - self._held))
-        self._tell(WantHomes(self.type_name, self.accepted, shards, self._leaving))
+        # Also what is about to move: the news of its new home may have been lost.
+        shards = tuple(sorted(self._wanted))
+        self._tell(WantHomes(self.type_name, self._reported_to, shards, self._leaving))
         self._ask_at = now + self._wait_s
         self._wait_s = min(2 * self._wait_s, HELLO_MAX_S)
 
@@ -314,7 +318,7 @@ class RegionMachine:
             ),
         )
         self._out.append(Send(term.node, report))
-        if self._wanted:
+        if self._wanted and not self.refused_why:
             shards = tuple(sorted(self._wanted))
             want = WantHomes(self.type_name, term, shards, self._leaving)
             self._out.append(Send(term.node, want))
@@ -331,6 +335,11 @@ class RegionMachine:
             shards = tuple(filter(self._is_shard, homes.shards))
             named.update(shards)
             if homes.node == self.self_id:
+                absent = tuple(s for s in shards if s not in self._owned)
+                if absent:
+                    # Its stop was not heard of: said again, the shard is given to somebody.
+                    stopped = ShardsStopped(self.type_name, message.term, absent)
+                    self._out.append(Send(message.term.node, stopped))
                 shards = tuple(s for s in shards if s in self._owned)
             else:
                 self._displaced(shards, message.term)
@@ -349,7 +358,7 @@ class RegionMachine:
 
     def _displaced(self, shards: tuple[int, ...], term: Term) -> None:
         """Another has what we have: ours is an orphan, and stops."""
-        orphans = tuple(s for s in shards if s in self._owned and self._owned[s].term <= term)
+        orphans = tuple(s for s in shards if s in self._owned and self._owned[s].term < term)
         if orphans:
             self.counters["sharding: orphans stopped"] += len(orphans)
             self._close(tuple(s for s in orphans if not self._owned[s].stopping))
