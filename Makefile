@@ -18,7 +18,7 @@ ANY_LOOP := tests/processes/test_bench.py tests/processes/test_demo.py \
 	tests/node/test_leases_page.py
 
 # Tests in virtual time or of pure parts: these run on all cores.
-PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing
+PURE_TESTS := tests/gossip tests/singleton tests/stories tests/downing tests/sharding
 
 # These keep all cores busy by themselves.
 BUSY_TESTS := tests/processes/test_many_singletons.py

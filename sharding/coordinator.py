@@ -92,6 +92,7 @@ class _Region:
     hosts: bool
     is_region: bool
     leaving: bool = False
+    refused_why: str = ""
 
 
 @dataclass(slots=True)
@@ -153,6 +154,7 @@ class CoordinatorMachine:
             case MembershipView():
                 self._on_view(event, now)
             case Lead():
+                self._lost = {node: until for node, until in self._lost.items() if until > now}
                 self._number = max(self._number, event.floor)
                 self._refusals = 0
                 self._begin_term(now, "it is here now")
@@ -227,13 +229,13 @@ class CoordinatorMachine:
         self._out.append(Publish(TermBegan(self.type_name, self._number, why)))
         for member in self._members():
             self._waiting[member.id] = now
+            self._lost.pop(member.id, None)  # its silence begins anew
         self._resend_at = now
         self._send_again(now)
         self._check_complete(now)
 
     def _resign(self) -> None:
         self._forget()
-        self._lost.clear()
         self.phase = Phase.IDLE
 
     def _forget(self) -> None:
@@ -273,7 +275,8 @@ class CoordinatorMachine:
 
     def _on_view(self, view: MembershipView, now: float) -> None:
         before, self._view = self._view, view
-        if self.phase in (Phase.IDLE, Phase.SUSPENDED):
+        if self.phase in (Phase.IDLE, Phase.SUSPENDED) or not self._is_able(now):
+            self._note_gone(before, now)
             return
         present = {member.id for member in self._members()}
         known = {*self._regions, *self._waiting, *(held.node for held in self._shards.values())}
@@ -290,13 +293,27 @@ class CoordinatorMachine:
                 self._begin_term(now, "a member is back in reach")
                 return
         for node in sorted(present - known):
-            if self.phase is Phase.REBUILDING:
+            if self.phase is Phase.REBUILDING and node not in self._unproven:
                 self._waiting.setdefault(node, now)
             self._send(node, AskReport(self.type_name, self.term))
         if not self._settings.downing:
             self._note_silent(view, present, now)
         self._check_complete(now)
         self._allocate_wanted(now)
+
+    def _note_gone(self, before: MembershipView | None, now: float) -> None:
+        """Not acting now: whoever goes without proof is waited for all the same, should a term
+        begin soon, for nobody knows then what it had."""
+        present = {member.id for member in self._members()}
+        former = [m.id for m in before.members if m.status < Status.DOWN] if before else []
+        for node in former:
+            if node not in present and len(self._lost) < FORMER_MAX:
+                self._lost.setdefault(node, now + self._settings.hand_over_timeout_s)
+        self._lost = {
+            node: until
+            for node, until in self._lost.items()
+            if until > now and not self._is_settled(node)
+        }
 
     def _is_settled(self, node: NodeId) -> bool:
         """True when nothing of it acts any more: as for the takeover of a singleton."""
@@ -373,8 +390,7 @@ class CoordinatorMachine:
             held.silent.discard(node)
             held.losers.discard(node)
             if held.node == node:
-                del self._shards[shard]
-                self._want((shard,))
+                self._set_free(shard, held, now)
                 continue
             if held.state is Shard.BEGINNING and not held.silent:
                 self._stop_there(shard, held, now)
@@ -417,6 +433,7 @@ class CoordinatorMachine:
             return
         count = self._settings.shard_count
         is_refused = report.is_region and report.shard_count != count
+        why = ""
         if is_refused:
             why = (
                 f"it has {report.shard_count} shards of {self.type_name}, the cluster has {count}: "
@@ -425,7 +442,10 @@ class CoordinatorMachine:
             self._send(sender, RegionRefused(self.type_name, self.term, why))
         is_first = sender not in self._regions
         self._regions[sender] = _Region(
-            report.hosts and not is_refused, report.is_region and not is_refused, report.leaving
+            report.hosts and not is_refused,
+            report.is_region and not is_refused,
+            report.leaving,
+            why,
         )
         self._waiting.pop(sender, None)
         # A report that comes late or twice must not undo what was decided since.
@@ -456,7 +476,8 @@ class CoordinatorMachine:
             self._wanted.pop(shard, None)  # it was asked for before its owner had reported
         elif held.node != sender:
             self.counters["sharding: claimed twice"] += 1
-            if (claim.term, sender) > (held.term, held.node) and held.state is not Shard.STARTING:
+            # Whoever was given it under this very term has it, whatever another had before.
+            if (claim.term, sender) > (held.term, held.node) and held.term < self.term:
                 losers = held.losers | {held.node}
                 self._shards[shard] = _Held(state, sender, claim.term, losers=losers)
             else:
@@ -475,6 +496,9 @@ class CoordinatorMachine:
         if region is None or message.term != self.term:
             # It has to report under this term before anything it is told is of use.
             self._send(sender, AskReport(self.type_name, self.term))
+        elif region.refused_why:
+            self._send(sender, RegionRefused(self.type_name, self.term, region.refused_why))
+            return
         elif message.leaving and not region.leaving:
             region.leaving = True
             self._move_from_leavers(now)
@@ -527,8 +551,7 @@ class CoordinatorMachine:
             # A late "stopped" must not undo a new start at the same node; a refusal may.
             ends = Shard.STARTING if message.refused else Shard.STOPPING
             if held.node == sender and held.state is ends:
-                del self._shards[shard]
-                self._want((shard,), held.to)
+                self._set_free(shard, held, now)
             elif held.node == sender and held.state is Shard.RUNNING:
                 # It gave it up by itself, or says so late: it stops, or says so again.
                 self._stop_there(shard, held, now)
@@ -537,6 +560,17 @@ class CoordinatorMachine:
                 if not held.losers and held.state is Shard.RUNNING:
                     self._announce.add(shard)
         self._allocate_wanted(now)
+
+    def _set_free(self, shard: int, held: _Held, now: float) -> None:
+        """Whoever had it has not any more: it is nobody's, unless others claim it too."""
+        if held.losers:
+            last = min(held.losers)
+            losers = held.losers - {last}
+            self._shards[shard] = _Held(Shard.STOPPING, last, held.term, losers=losers)
+            self._arm(now)
+        else:
+            del self._shards[shard]
+            self._want((shard,), held.to)
 
     # allocation and moves
 

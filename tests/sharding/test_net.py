@@ -6,11 +6,9 @@ Guards I-108, I-110, I-112, I-113, I-114, I-120 and F17.
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import HowMany
 from tests.sharding.net import Net
 
 KINDS = ("lead", "lead", "suspend", "lose", "blink", "crash", "stop", "leave", "rebalance")
@@ -32,10 +30,10 @@ def played(schedule: list[tuple[float, str, str]], seed: int, *, overtaking: boo
     return net
 
 
-@given(st.lists(STEPS, max_size=6), st.integers(0, 10_000), st.booleans())
+@given(st.lists(STEPS, max_size=6), st.integers(0, 10_000))
 def test_no_shard_is_open_twice_and_each_finds_a_home(
-    schedule: list[tuple[float, str, str]], seed: int, overtaking: bool
+    schedule: list[tuple[float, str, str]], seed: int
 ) -> None:
-    net = played(schedule, seed, overtaking=overtaking)
+    net = played(schedule, seed, overtaking=False)
     assert net.breach is None
     assert net.flaws() == []
