@@ -826,6 +826,18 @@ def test_the_shards_of_a_leaver_move_to_others() -> None:
     assert office.given() == {1: A}
 
 
+def test_a_refused_shard_is_given_to_another() -> None:
+    """The order met a region that had just begun to leave."""
+    office = Office("a b")
+    office.all_report("a b")
+    wants(office, "b", 0, 1)
+    assert office.given() == {0: A, 1: B}
+    office.hear("b", ShardsStopped(TYPE, office.term, (1,), refused=True))
+    assert office.given() == {1: A}
+    wants(office, "b", 2)
+    assert office.given() == {2: A}
+
+
 def test_a_leaver_with_nobody_to_take_its_shards_keeps_them() -> None:
     office = Office("a b")
     office.report("a", hosts=False)

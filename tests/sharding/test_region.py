@@ -447,13 +447,14 @@ def test_a_leaver_with_nothing_says_so_too() -> None:
     assert site.pass_s(60.0) == []
 
 
-def test_a_leaver_takes_nothing_and_says_again_that_it_leaves() -> None:
+def test_a_leaver_takes_nothing_and_says_so() -> None:
     site = Site()
     site.take(STOP)
     site.host(1)
     assert orders(site.out, OpenShards) == []
     assert sent(site.out, ShardsStarted) == []
-    assert sent(site.out, WantHomes) == [(A, WantHomes(TYPE, site.term, (), leaving=True))]
+    refused = ShardsStopped(TYPE, site.term, (1,), refused=True)
+    assert sent(site.out, ShardsStopped) == [(A, refused)]
 
 
 def test_a_leaver_without_others_stops_at_once() -> None:
