@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from node.runtime import Runtime
 
 
+_OWN = (StopMark, TimerTick, ChildFailed, SiblingFailed, Pipe)
+"""What lies in a mailbox and is no message: it concerns this very actor."""
 GOES = frozenset(
     {StopCause.LEASE_LOST, StopCause.HANDED_OVER, StopCause.LEAVING, StopCause.STOPPED}
 )
@@ -120,10 +122,15 @@ _RUNNING = State.RUNNING  # as a global it is found five times as fast
 class HandOver:
     """Between an instance and the next one, here or elsewhere. `hand_back` takes the messages to
     its path that it was told to stop before; `state` is what the former one gave, and in the end
-    what this one gives."""
+    what this one gives.
+
+    is_shared: by many actors, each of which whoever is told to is whoever is there then. No state
+    goes from one to the next, and what was put straight into a mailbox is handed back as well.
+    """
 
     hand_back: Callable[[list[Delivery]], None]
     state: bytes | None = None
+    is_shared: bool = False
 
 
 class _Gated:
@@ -386,7 +393,7 @@ class Cell:
         self._wake()
 
     def _refuse(self, item: object, why: Why) -> None:
-        if isinstance(item, StopMark | TimerTick | ChildFailed | SiblingFailed | Pipe):
+        if isinstance(item, _OWN):
             return
         if isinstance(item, Delivery) and isinstance(item.message, Terminated):
             return
@@ -1259,11 +1266,17 @@ class Cell:
             return left
         back, rest = list[Delivery](), list[object]()
         for item in left:
-            is_for_any = isinstance(item, Delivery) and item.uid == 0 and item.path == self.path
-            if is_for_any and isinstance(item, Delivery):
-                back.append(item)
-            else:
+            if isinstance(item, Delivery):
+                is_its_own = isinstance(item.message, Terminated) or item.path != self.path
+                if is_its_own or (item.uid and not hand_over.is_shared):
+                    rest.append(item)
+                else:
+                    item.uid = 0
+                    back.append(item)
+            elif not hand_over.is_shared or isinstance(item, _OWN):
                 rest.append(item)
+            else:
+                back.append(Delivery(item, None, None, self.path))
         if back:
             hand_over.hand_back(back)
         return rest
@@ -1285,6 +1298,8 @@ class Cell:
     def _take_state(self, actor: Actor) -> None:
         gated = self._gated
         if gated is None or gated.hand_over is None or not gated.authority.held:
+            return
+        if gated.hand_over.is_shared:
             return
         try:
             state = actor.serialize_for_hand_over()

@@ -266,7 +266,7 @@ class Region:
         self._is_closed = False
         # Gated, if anything is: an entity acts under the contact of its node.
         self._authority = Authority(runtime.gate)
-        self._hand_over = HandOver(self.hand_back)
+        self._hand_over = HandOver(self.hand_back, is_shared=True)
 
     def adopt(self, settings: ShardingSettings, kind: Kind | None) -> None:
         """What may be other after a second start."""
@@ -276,7 +276,8 @@ class Region:
             if kind.store is not None and self._remembering is None:
                 self._remembering = Remembering(self._runtime, kind.store, self.type_name)
         if settings.entities_max is not None and self.lru is None:
-            self.lru = OrderedDict()
+            here = (shard for shard in self.here if shard is not None)
+            self.lru = OrderedDict.fromkeys(e for shard in here for e in shard.entities.values())
         if settings.idle_s is not None and self._sweeper is None:
             self._sweep_later()
 
@@ -329,11 +330,20 @@ class Region:
 
     def hand_back(self, deliveries: list[Delivery]) -> None:
         """What an entity here did not handle before it had to stop."""
+        entity_id = unescaped(deliveries[0].path[len(self.prefix) :])
+        number = self.shard_of(entity_id)
+        back = deque[tuple[NodeId | None, Delivery]]()
         for delivery in deliveries:
             asker = delivery.asker
-            origin = asker.node if isinstance(asker, RemoteAsk) else None
-            entity_id = unescaped(delivery.path[len(self.prefix) :])
-            self._hold(self.shard_of(entity_id), origin, delivery)
+            if self._has_room(delivery):
+                back.append((asker.node if isinstance(asker, RemoteAsk) else None, delivery))
+        shard = self.here[number]
+        entity = None if shard is None else shard.entities.get(entity_id)
+        if entity is None:
+            self._hold_first(number, back)
+        else:
+            back.extend(entity.held or ())
+            entity.held = back
 
     def _to_entity(
         self, shard: HereShard, entity_id: str, node: NodeId | None, delivery: Delivery
@@ -369,6 +379,16 @@ class Region:
             if asks:
                 self._ask_for(number)
         held.append((node, delivery))
+
+    def _hold_first(self, number: int, earlier: deque[tuple[NodeId | None, Delivery]]) -> None:
+        """Hold these, which have their room, before all that came later."""
+        later = self._held.get(number)
+        self._held[number] = earlier
+        if later is not None:
+            earlier.extend(later)
+        else:
+            self.homes[number] = None
+            self._ask_for(number)
 
     def _ask_for(self, number: int) -> None:
         """Once; the machine asks the coordinator again and again."""
@@ -544,10 +564,13 @@ class Region:
             self._build(entity)
         else:
             self._remember(entity)
-        limit = self.settings.entities_max
-        if self.lru is not None and limit is not None and len(self.lru) > limit:
-            self.passivate(next(iter(self.lru)))
+        self._make_room()
         return entity
+
+    def _make_room(self) -> None:
+        limit = self.settings.entities_max
+        while self.lru is not None and limit is not None and len(self.lru) > limit:
+            self.passivate(next(iter(self.lru)))
 
     def _remember(self, entity: Entity) -> None:
         """It is built once the store knows of it; its messages wait."""
@@ -625,9 +648,8 @@ class Region:
         if self.lru is not None:
             self.lru.pop(entity, None)
         held, entity.held = entity.held, None
-        for node, delivery in held or ():
-            self.held_count -= 1
-            self._hold(entity.shard.number, node, delivery)
+        if held:
+            self._hold_first(entity.shard.number, held)
 
     def _again(self, entity: Entity) -> None:
         """Build it anew, and give it what was held."""
@@ -636,12 +658,13 @@ class Region:
         cell = self._build(entity)
         if cell is None:
             return
-        if self.lru is not None:
-            self.lru[entity] = None
         held, entity.held = entity.held, None
         for _, delivery in held or ():
             self.held_count -= 1
             cell.put(delivery)
+        if self.lru is not None:
+            self.lru[entity] = None
+            self._make_room()
 
     def _restart_later(self, entity: Entity) -> None:
         backoff_s = min(RESTART_S * 2.0 ** min(entity.failures, 10), RESTART_MAX_S)

@@ -1,0 +1,607 @@
+"""Sharded entities, in small worlds: routes, holding, order over moves, passivation, daemons.
+
+Guards I-109, I-112, I-116, I-118 to I-124, I-127, F16, F17 and S13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from node import Actor, ActorRef, ActorSystem, Ask, message, on
+from node.errors import AskTimeoutError, DeadActorError, MessageError
+from node.events import Why
+from node.regions import escaped, unescaped
+from node.sharding import Entities
+from node.supervision import Stop, StopReason
+from node.testkit import World
+from sharding.settings import shard_of
+
+TYPE = "cart"
+COUNT = 8
+
+
+@message("regions.put", entity_id="cart_id")
+class Put:
+    """Written down."""
+
+    cart_id: str
+    number: int = 0
+
+
+@message("regions.count")
+class Count(Ask[int]):
+    """Answered with how many messages this very instance has taken."""
+
+
+@message("regions.who")
+class Who(Ask[str]):
+    """Answered with what its context says of it."""
+
+
+@message("regions.where", entity_id="cart_id")
+class Where(Ask[str]):
+    """Answered with the name of its node."""
+
+    cart_id: str
+
+
+@message("regions.rest")
+class Rest:
+    """It passivates itself; with `s` it takes so long in its last hook."""
+
+    s: float = 0.0
+
+
+@message("regions.hang")
+class Hang:
+    """It never comes back from this one."""
+
+
+@message("regions.child")
+class Child(Ask[str]):
+    """Answered by a child of the entity."""
+
+
+@message("regions.give")
+class Give:
+    """Here is a ref of an entity: tell it."""
+
+    to: ActorRef[Put]
+    number: int
+
+
+@message("regions.end")
+class End:
+    """It stops for good, or fails."""
+
+    fails: bool = False
+
+
+class Helper(Actor):
+    """A child of an entity."""
+
+    @on(Child)
+    def child(self, msg: Child) -> str:
+        return f"{self.context.entity_id}/{self.context.shard_id}"
+
+
+class Cart(Actor):
+    """Writes down, for the whole world, what it took."""
+
+    def __init__(self, cart_id: str, carts: Carts) -> None:
+        carts.built.append(cart_id)
+        if cart_id.startswith("broken"):
+            raise ValueError("it cannot be built")
+        self.cart_id = cart_id
+        self.carts = carts
+        self.count = 0
+        self.rests_s = 0.0
+
+    def pre_start(self) -> None:
+        self.node = self.carts.here().name
+        self.carts.alive.append((self.cart_id, self.node))
+
+    async def post_stop(self, reason: StopReason) -> None:
+        await asyncio.sleep(self.rests_s)
+        self.carts.alive.remove((self.cart_id, self.node))
+
+    @on(Put)
+    def put(self, msg: Put) -> None:
+        self.count += 1
+        self.carts.taken.append((msg.cart_id, msg.number))
+        alive = [cart_id for cart_id, _ in self.carts.alive]
+        self.carts.acting.append(alive.count(self.cart_id))
+
+    @on(Count)
+    def counted(self, msg: Count) -> int:
+        self.count += 1
+        return self.count
+
+    @on(Who)
+    def who(self, msg: Who) -> str:
+        return f"{self.context.entity_id} of {self.context.shard_id}"
+
+    @on(Where)
+    def where(self, msg: Where) -> str:
+        return self.node
+
+    @on(Rest)
+    def rest(self, msg: Rest) -> None:
+        self.rests_s = msg.s
+        self.context.passivate()
+
+    @on(Hang)
+    async def hang(self, msg: Hang) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @on(Child)
+    async def child(self, msg: Child) -> str:
+        return await self.context.spawn(Helper).ask(msg)
+
+    @on(End)
+    def end(self, msg: End) -> None:
+        if msg.fails:
+            raise ValueError("it was to fail")
+        self.context.stop()
+
+
+class Carts(World):
+    """Nodes on each of which the type is started."""
+
+    def __init__(self, nodes: str = "a b c", *, absent: str = "", **settings: Any) -> None:
+        self.on: dict[str, Entities[Any]] = {}
+        self.built: list[str] = []
+        self.alive: list[tuple[str, str]] = []
+        self.taken: list[tuple[str, int]] = []
+        self.acting: list[int] = []
+        self.start_settings: dict[str, Any] = {"shard_count": COUNT, **settings}
+        super().__init__(5, nodes, setup=self.begin, absent=absent, seeds="a")
+
+    def begin(self, system: ActorSystem) -> None:
+        """Start the type on the node whose step this is."""
+        self.on[self.here().name] = system.cluster.sharding.start(
+            type_name=TYPE, actor=Cart, args=(self,), **self.start_settings
+        )
+
+    def tell(self, name: str, cart_id: str, message: object) -> None:
+        """From this node."""
+        self[name].call(self.on[name][cart_id].tell, message)
+
+    def ask(self, name: str, cart_id: str, message: Ask[Any], **how: Any) -> Any:
+        """From this node."""
+        return self.run(self.on[name][cart_id].ask(message, **how), node=name)
+
+    def home(self, cart_id: str, asked_at: str = "a") -> str:
+        """Where an entity lives."""
+        name: str = self.ask(asked_at, cart_id, Where(cart_id), timeout_s=30.0)
+        return name
+
+    def state(self, name: str) -> dict[str, Any]:
+        """What `/shards` says there."""
+        (state,) = self.system(name).cluster.sharding.state()
+        return state
+
+    def spread(self) -> Carts:
+        """All up, each shard has a home, evenly."""
+        self.until_all_up()
+        ids = [an_id(shard) for shard in range(self.start_settings["shard_count"])]
+        for cart_id in ids:
+            self.home(cart_id)
+        fewest = len(ids) // len(self.running)
+        for node in self.running:
+            self.run_until(lambda n=node.name: len(self.state(n)["here"]) >= fewest)  # type: ignore[misc]
+        self.run_for(s=1.0)
+        return self
+
+
+def an_id(shard: int, count: int = COUNT) -> str:
+    """An id that belongs there."""
+    return next(f"c{n}" for n in range(10_000) if shard_of(f"c{n}", count) == shard)
+
+
+def id_at(world: Carts, name: str) -> str:
+    """An id whose shard lives on this node."""
+    shard: int = world.state(name)["here"][0]
+    return an_id(shard)
+
+
+# ids
+
+
+ODD = [
+    "/",
+    "%",
+    "%2F",
+    "%25",
+    "a/b",
+    "é",
+    "🦊",
+    "\x00",
+    " ",
+    ".",
+    "..",
+    "a" * 256,
+    "#",
+    "%%2F",
+    "?",
+]
+
+
+@given(st.text(min_size=1, max_size=20))
+@example("%2F")
+@example("%252F")
+@example("/%")
+def test_ids_are_escaped_so_that_none_becomes_another(cart_id: str) -> None:
+    """I-121."""
+    assert unescaped(escaped(cart_id)) == cart_id
+    assert "/" not in escaped(cart_id)
+
+
+def test_an_entity_has_the_id_it_was_asked_for_by_whatever_that_is() -> None:
+    """I-121: here and on another node."""
+    with Carts("a b") as world:
+        world.spread()
+        for cart_id in ODD:
+            for name in "ab":
+                said = world.ask(name, cart_id, Who())
+                assert said == f"{cart_id} of {shard_of(cart_id, COUNT)}"
+        assert sorted(x for x in world.built if x in ODD) == sorted(ODD)
+        assert [name for name, _ in world.alive].count("/") == 1
+
+
+@pytest.mark.parametrize("cart_id", ["", "a" * 257, 7, None])
+def test_what_can_be_no_id_is_refused(cart_id: Any) -> None:
+    with Carts("a") as world:
+        world.system("a")
+        with pytest.raises(ValueError, match="no entity id"):
+            world.on["a"][cart_id]
+
+
+def test_a_message_names_its_entity() -> None:
+    with Carts("a b") as world:
+        world.spread()
+        for name in "ab":
+            world[name].call(world.on[name].tell, Put("c1", 7))
+        assert world.run(world.on["a"].ask(Where("c1"))) in ("a", "b")
+        world.run_for(s=0.1)
+        assert world.taken == [("c1", 7)] * 2
+        with pytest.raises(MessageError, match="entity_id="):
+            world["a"].call(world.on["a"].tell, Rest())
+
+
+def test_an_actor_that_is_no_entity_has_no_entity_id() -> None:
+    with World(seed=1) as world:
+        ref = world.spawn(Helper)
+        with pytest.raises(Exception, match="no sharded entity"):
+            world.run(ref.ask(Child()))
+
+
+def test_children_of_entities_know_whose_they_are() -> None:
+    with Carts("a b") as world:
+        world.spread()
+        for cart_id in ("a/b", "c1"):
+            assert world.ask("a", cart_id, Child()) == f"{cart_id}/{shard_of(cart_id, COUNT)}"
+
+
+# one at a time
+
+
+def test_each_entity_runs_once_wherever_it_is_asked_from() -> None:
+    with Carts() as world:
+        world.spread()
+        for cart_id in map(an_id, range(COUNT)):
+            homes = {world.home(cart_id, name) for name in "abc"}
+            assert len(homes) == 1
+        assert len(world.alive) == COUNT
+        assert sorted(len(world.state(name)["here"]) for name in "abc") == [2, 3, 3]
+
+
+def test_refs_of_entities_travel_and_reach_them() -> None:
+    """I-123: also after the entity has moved."""
+    with Carts() as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        got: list[Any] = []
+
+        class Keeper(Actor):
+            @on(Give)
+            def give(self, msg: Give) -> None:
+                got.append(msg.to)
+                msg.to.tell(Put("x", msg.number))
+
+        world.spawn(Keeper, name="keeper", node="c")
+        far = world.system("a").runtime.ref_at(world.system("c").runtime.here, "/user/keeper")
+        world["a"].call(far.tell, Give(world.on["a"][cart_id], 1))
+        world.run_for(s=0.5)
+        assert world.taken == [("x", 1)]
+        world.leave("b")
+        world.run_for(s=1.0)
+        world["c"].call(got[0].tell, Put("x", 2))
+        world.run_for(s=1.0)
+        assert world.taken == [("x", 1), ("x", 2)]
+
+
+# holding
+
+
+def test_what_is_held_is_bounded_with_one_warning_and_dead_letters(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I-118, S12: and what fits arrives in order, once there is a home."""
+    with Carts("a b", absent="a", buffer_size=3) as world:
+        world.system("b")
+        with caplog.at_level(logging.WARNING, logger="node.regions"):
+            for number in range(6):
+                world.tell("b", "c1", Put("c1", number))
+            world.run_for(s=0.0)
+        assert sum("buffer of a region" in record.message for record in caplog.records) == 1
+        assert [letter.why for letter in world.dead_letters] == [Why.BUFFER_FULL] * 3
+        with pytest.raises(DeadActorError, match="buffer is full"):
+            world.run(world.on["b"]["c1"].ask(Count()), node="b", within_s=0.01)
+        world.start("a")
+        world.until_all_up()
+        world.run_for(s=5.0)
+        assert world.taken == [("c1", 0), ("c1", 1), ("c1", 2)]
+
+
+def test_an_ask_that_is_held_for_too_long_ends_at_the_asker() -> None:
+    with Carts("a b", absent="a") as world:
+        world.system("b")
+        with pytest.raises(AskTimeoutError):
+            world.ask("b", "c1", Count(), timeout_s=0.5)
+
+
+def numbered(world: Carts, cart_id: str, *names: str, every_s: float = 0.01) -> Callable[[], int]:
+    """These nodes send 1, 2, … to an entity for as long as it goes; returns the count so far."""
+    count = 0
+    runs = True
+
+    def send() -> None:
+        nonlocal count
+        if runs:
+            count += 1
+            for name in names:
+                if world[name].running:
+                    world.tell(name, cart_id, Put(name, count))
+
+    def stop() -> int:
+        nonlocal runs
+        runs = False
+        return count
+
+    world.every(every_s, send)
+    return stop
+
+
+def in_order(world: Carts, name: str) -> list[int]:
+    """What came from there."""
+    return [number for sender, number in world.taken if sender == name]
+
+
+def test_order_is_kept_over_a_move_by_a_leave() -> None:
+    """F26, I-114: none is lost, none comes twice, per sender in order."""
+    with Carts() as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        stop = numbered(world, cart_id, "a", "c")
+        world.run_for(s=0.5)
+        world.leave("b")
+        world.run_for(s=2.0)
+        count = stop()
+        world.run_for(s=2.0)
+        assert in_order(world, "a") == list(range(1, count + 1))
+        assert in_order(world, "c") == list(range(1, count + 1))
+        assert set(world.acting) == {1}
+        assert world.home(cart_id) in ("a", "c")
+        assert world.dead_letters == []
+
+
+def test_order_is_kept_while_shards_move_to_a_node_that_joins() -> None:
+    """F26: by rebalance."""
+    with Carts(absent="c") as world:
+        world.until_all_up()
+        for cart_id in map(an_id, range(COUNT)):
+            world.home(cart_id)
+        world.run_for(s=3.0)
+        stops = [numbered(world, an_id(s), "a", "b", every_s=0.02) for s in range(COUNT)]
+        world.taken.clear()
+        world.start("c")
+        world.until_all_up()
+        world.run_until(lambda: len(world.state("c")["here"]) == 2, within_s=30)
+        world.run_for(s=1.0)
+        count = stops[0]()
+        for stop in stops:
+            stop()
+        world.run_for(s=2.0)
+        for name in "ab":
+            numbers = in_order(world, name)
+            assert sorted(numbers) == sorted([*range(1, count + 1)] * COUNT)
+        assert set(world.acting) == {1}
+        assert world.dead_letters == []
+
+
+def test_asks_held_over_a_move_are_answered_once() -> None:
+    with Carts() as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        world.tell("b", cart_id, Rest(1.0))
+        system = world.system("b")
+        leaving = world["b"].call(lambda: world["b"].loop.create_task(system.leave(), name="leave"))
+        world.run_for(s=0.1)
+        asks = [
+            world[name].call(
+                lambda n=name: world[n].loop.create_task(world.on[n][cart_id].ask(Count(), 20.0))  # type: ignore[misc]
+            )
+            for name in "acac"
+        ]
+        world.run_for(s=10.0)
+        assert sorted(ask.result() for ask in asks) == [1, 2, 3, 4]
+        assert leaving.done()
+
+
+# the end of an entity
+
+
+def test_what_comes_while_an_entity_stops_is_handled_by_the_next_one() -> None:
+    """I-122: in order, also what is told from elsewhere."""
+    with Carts("a b") as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        assert world.ask("b", cart_id, Count()) > 0
+        world.tell("b", cart_id, Rest(1.0))
+        world.run_for(s=0.1)
+        for number in range(3):
+            for name in "ab":
+                world.tell(name, cart_id, Put(name, number))
+        world.run_for(s=0.5)
+        assert world.taken == []
+        world.run_for(s=1.0)
+        assert in_order(world, "a") == in_order(world, "b") == [0, 1, 2]
+        assert world.built.count(cart_id) == 2
+        assert world.ask("a", cart_id, Count()) == 7
+        assert world.dead_letters == []
+
+
+def test_an_idle_entity_is_passivated_and_never_too_early() -> None:
+    """I-122."""
+    with Carts("a", idle_s=8.0) as world:
+        world.spread()
+        assert world.ask("a", "c1", Count()) > 0
+        world.run_for(s=7.9)
+        assert ("c1", "a") in world.alive
+        for _ in range(4):
+            world.run_for(s=7.0)
+            world.tell("a", "c1", Put("c1"))
+        assert ("c1", "a") in world.alive
+        world.run_for(s=9.5)
+        assert world.alive == []
+        assert world.state("a")["entities_here"] == 0
+        assert world.ask("a", "c1", Count()) == 1
+
+
+def test_of_too_many_the_least_recently_used_go() -> None:
+    """I-122: as many stay as may, whatever comes while others stop."""
+    with Carts("a", shard_count=1, entities_max=3) as world:
+        world.until_all_up()
+        for number in range(10):
+            world.ask("a", f"e{number}", Count())
+            world.ask("a", "e0", Count())
+        world.run_for(s=1.0)
+        assert sorted(name for name, _ in world.alive) == ["e0", "e8", "e9"]
+        world.tell("a", "e8", Rest(0.5))
+        for number in range(20):
+            world.tell("a", f"e{number % 7}", Put("x", number))
+        world.run_for(s=2.0)
+        assert len(world.alive) == 3
+        assert len(world.taken) == 20
+
+
+def test_a_limit_may_come_with_a_second_start() -> None:
+    with Carts("a", shard_count=1) as world:
+        world.until_all_up()
+        for number in range(5):
+            world.ask("a", f"e{number}", Count())
+        world.start_settings["entities_max"] = 3
+        world["a"].call(world.begin, world.system("a"))
+        for number in range(5):
+            world.tell("a", f"e{number}", Put("x", number))
+        world.run_for(s=1.0)
+        assert len(world.taken) == 5
+        world.tell("a", "e9", Put("x", 9))
+        world.run_for(s=1.0)
+        assert len(world.alive) == 3
+
+
+def test_one_that_stops_or_fails_is_built_anew_by_its_next_message() -> None:
+    with Carts("a", supervision=Stop()) as world:
+        world.spread()
+        for fails in (False, True):
+            world.tell("a", "c1", End(fails))
+            world.tell("a", "c1", Put("c1", 1))
+            world.run_for(s=1.0)
+            assert world.ask("a", "c1", Count()) >= 1
+        assert world.state("a")["entities_here"] == len(world.alive)
+
+
+def test_an_entity_whose_constructor_raises_is_tried_again_and_bounds_hold() -> None:
+    with Carts("a", supervision=Stop()) as world:
+        world.spread()
+        here = world.state("a")["entities_here"]
+        for number in range(20):
+            world.tell("a", f"broken{number}", Put("x"))
+        world.run_for(s=120.0)
+        assert world.ask("a", "c1", Count()) >= 1
+        assert world.state("a")["entities_here"] <= here + 1
+        assert world.state("a")["held"] == 0
+
+
+def test_one_that_hangs_is_stopped_by_force_and_what_waits_is_handled_elsewhere() -> None:
+    """I-120: after `hand_off_timeout_s`, and in order."""
+    with Carts("a b", hand_off_timeout_s=2.0) as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        world.tell("b", cart_id, Hang())
+        world.run_for(s=0.1)
+        for number in range(3):
+            for name in "ab":
+                world.tell(name, cart_id, Put(name, number))
+        world.run_for(s=0.1)
+        world["b"].call(world.system("b").cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=0.5)
+        for name in "ab":
+            world.tell(name, cart_id, Put(name, 3))
+        world.run_for(s=1.0)
+        assert world.taken == []
+        world.run_until(lambda: world.state("a")["here"] == list(range(COUNT)), within_s=10)
+        world.run_for(s=1.0)
+        # What came from a comes from b once more: behind what a itself has held meanwhile.
+        assert sorted(in_order(world, "a")) == in_order(world, "b") == [0, 1, 2, 3]
+        assert world.home(cart_id) == "a"
+
+
+@message("regions.state")
+class Kept(Ask[int]):
+    """Answered with what was handed over."""
+
+
+class Keeps(Actor):
+    """Would hand its state over, as a singleton does."""
+
+    def __init__(self, cart_id: str) -> None:
+        self.cart_id = cart_id
+        self.restored = b""
+
+    def serialize_for_hand_over(self) -> bytes | None:
+        return self.cart_id.encode()
+
+    def restore_from_hand_over(self, state: bytes) -> None:
+        self.restored = state
+
+    @on(Who)
+    def who(self, msg: Who) -> str:
+        return self.restored.decode()
+
+    @on(Rest)
+    def rest(self, msg: Rest) -> None:
+        self.context.passivate()
+
+
+def test_the_state_of_one_entity_never_comes_to_another() -> None:
+    """All entities of a node share what a singleton has for itself."""
+    with World(5, "a") as world:
+        world.until_all_up()
+        carts = world["a"].call(
+            world.system("a").cluster.sharding.start, type_name="keeps", actor=Keeps, shard_count=2
+        )
+        assert world.run(carts["one"].ask(Who()), node="a") == ""
+        world["a"].call(carts["one"].tell, Rest())
+        world.run_for(s=0.1)
+        assert world.run(carts["two"].ask(Who()), node="a") == ""
+        assert world.run(carts["one"].ask(Who()), node="a") == ""
