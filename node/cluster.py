@@ -275,16 +275,17 @@ class Singletons:
         name = f"{self._settings.cluster_name}/singleton/{type_name}"
         return self._leases.lease(name, store=None if given is True else given)
 
-    def start_coordinator(
+    def coordinator(
         self,
         type_name: str,
         *,
         role: str | None,
         lease: str | bool | Lease | None,
         shard_count: int,
-    ) -> None:
-        """Let this node host the coordinator of a sharded type: a singleton whose instance is a
-        machine of `node.core`. For `node.sharding`; raises `SettingsError`."""
+    ) -> Callable[[], None]:
+        """What lets this node host the coordinator of a sharded type: a singleton whose instance is
+        a machine of `node.core`. For `node.sharding`; raises `SettingsError`, and has done nothing
+        then."""
         given = self._settings.leases_singletons if lease is None else lease
         kind = _Kind(Actor, (), role, given or None)
         who = f"{role or 'all'} with {shard_count} shards"
@@ -293,8 +294,12 @@ class Singletons:
         )
         if kind.lease is not None:
             settings = self._under_lease(type_name, kind, settings, who)
-        self._host.kinds[type_name] = kind
-        self._host.feed(StartRequested(type_name, settings))
+
+        def start() -> None:
+            self._host.kinds[type_name] = kind
+            self._host.feed(StartRequested(type_name, settings))
+
+        return start
 
     def follow(self, type_name: str, role: str | None) -> None:
         """Know where a singleton is, without hosting it nor sending to it."""

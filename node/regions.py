@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
@@ -261,6 +262,7 @@ class Region:
         self._retry: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._restarts: set[asyncio.TimerHandle] = set()
+        self._restarted_at: dict[Entity, float] = {}
         self._remembering: Remembering | None = None
         self._is_warned = False
         self._is_closed = False
@@ -286,7 +288,8 @@ class Region:
         if not isinstance(entity_id, str) or not 0 < len(entity_id) <= ID_MAX:
             raise ValueError(f"{entity_id!r} is no entity id: give a text of 1 to {ID_MAX}")
         if self.kind is not None and self.kind.daemons:
-            if not entity_id.isdecimal() or int(entity_id) >= self.count:
+            is_number = entity_id.isascii() and entity_id.isdecimal()
+            if not is_number or str(int(entity_id)) != entity_id or int(entity_id) >= self.count:
                 raise ValueError(
                     f"{entity_id!r} is none of the {self.count} daemons of {self.type_name}"
                 )
@@ -644,6 +647,7 @@ class Region:
 
     def _forget(self, entity: Entity) -> None:
         del entity.shard.entities[entity.id]
+        self._restarted_at.pop(entity, None)
         self.entity_count -= 1
         if self.lru is not None:
             self.lru.pop(entity, None)
@@ -667,12 +671,16 @@ class Region:
             self._make_room()
 
     def _restart_later(self, entity: Entity) -> None:
+        loop = self._runtime.loop
+        if loop.time() - self._restarted_at.get(entity, math.inf) >= RESTART_MAX_S:
+            entity.failures = 0  # it ran well
         backoff_s = min(RESTART_S * 2.0 ** min(entity.failures, 10), RESTART_MAX_S)
         entity.failures += 1
-        loop = self._runtime.loop
 
         def again() -> None:
             self._restarts.discard(timer)
+            if not entity.shard.closing:
+                self._restarted_at[entity] = loop.time()
             self._again(entity)
 
         timer = loop.call_later(backoff_s, again)

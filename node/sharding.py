@@ -191,6 +191,7 @@ class Sharding:
         if type_name in self._started:
             return self.get(type_name)
         settings = self._checked(type_name, shard_count=shard_count, role=role, hosts=False)
+        self._check_count(type_name, settings)
         region = self._regions.add(type_name, settings, None)
         # In this order: what is known of the coordinator is for the region.
         self._regions.feed(RegionRequested(type_name, settings))
@@ -264,26 +265,32 @@ class Sharding:
         lease: str | bool | Lease | None,
         what: tuple[object, ...],
     ) -> Entities[Any]:
-        if self._started.setdefault(type_name, what) != what:
+        if self._started.get(type_name, what) != what:
             raise SettingsError(
                 f"type_name={type_name!r} is started already, with another actor, args or "
                 "shard_count: give the other type another name"
             )
-        known = self._regions.by_type.get(type_name)
-        if known is not None and known.count != settings.shard_count:
-            raise SettingsError(
-                f"sharded type {type_name!r}: shard_count={settings.shard_count}, and a proxy of "
-                f"{known.count} shards was started here before: give both the same"
-            )
-        region = self._regions.add(type_name, settings, kind)
-        self._regions.feed(RegionRequested(type_name, settings))
-        self._singletons.start_coordinator(
+        self._check_count(type_name, settings)
+        start_coordinator = self._singletons.coordinator(
             COORDINATOR_PREFIX + type_name,
             role=settings.role,
             lease=lease,
             shard_count=settings.shard_count,
         )
+        # Nothing is refused from here on.
+        self._started[type_name] = what
+        region = self._regions.add(type_name, settings, kind)
+        self._regions.feed(RegionRequested(type_name, settings))
+        start_coordinator()
         return Entities(self._runtime, region)
+
+    def _check_count(self, type_name: str, settings: ShardingSettings) -> None:
+        known = self._regions.by_type.get(type_name)
+        if known is not None and known.count != settings.shard_count:
+            raise SettingsError(
+                f"sharded type {type_name!r}: shard_count={settings.shard_count}, and it was "
+                f"started here with {known.count} before, maybe as a proxy: give both the same"
+            )
 
     # what people see
 

@@ -6,6 +6,7 @@ Guards I-109, I-112, I-116, I-118 to I-124, I-127, F16, F17 and S13.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from node import Actor, ActorRef, ActorSystem, Ask, message, on
-from node.errors import AskTimeoutError, DeadActorError, MessageError
+from node import Actor, ActorRef, ActorSystem, Ask, Settings, message, on
+from node.errors import AskTimeoutError, DeadActorError, MessageError, SettingsError
 from node.events import Why
 from node.regions import escaped, unescaped
 from node.sharding import Entities
@@ -149,7 +150,7 @@ class Cart(Actor):
     def end(self, msg: End) -> None:
         if msg.fails:
             raise ValueError("it was to fail")
-        self.context.stop()
+        self.context.stop(self.context.self)
 
 
 class Carts(World):
@@ -437,7 +438,7 @@ def test_asks_held_over_a_move_are_answered_once() -> None:
         world.run_for(s=0.1)
         asks = [
             world[name].call(
-                lambda n=name: world[n].loop.create_task(world.on[n][cart_id].ask(Count(), 20.0))  # type: ignore[misc]
+                lambda n=name: world[n].loop.create_task(world.on[n][cart_id].ask(Count(), 20.0))
             )
             for name in "acac"
         ]
@@ -605,3 +606,278 @@ def test_the_state_of_one_entity_never_comes_to_another() -> None:
         world.run_for(s=0.1)
         assert world.run(carts["two"].ask(Who()), node="a") == ""
         assert world.run(carts["one"].ask(Who()), node="a") == ""
+
+
+# daemons
+
+
+class Daemon(Actor):
+    """Runs by itself."""
+
+    def __init__(self, number: str, log: list[tuple[float, str]], fails: bool = False) -> None:
+        self.number = number
+        self.log = log
+        self.fails = fails
+
+    def pre_start(self) -> None:
+        self.log.append((self.context.now(), f"{self.number}/{self.context.shard_id}"))
+        if self.fails:
+            self.context.stop(self.context.self)
+
+    @on(Who)
+    def who(self, msg: Who) -> str:
+        return self.number
+
+    @on(End)
+    def end(self, msg: End) -> None:
+        self.context.stop(self.context.self)
+
+
+class Daemons(World):
+    """Nodes on each of which the daemons are started."""
+
+    def __init__(self, nodes: str, *, fails: bool = False) -> None:
+        self.log: list[tuple[float, str]] = []
+        self.fails = fails
+        self.on: dict[str, Entities[Any]] = {}
+        super().__init__(5, nodes, setup=self.begin)
+
+    def begin(self, system: ActorSystem) -> None:
+        self.on[self.here().name] = system.cluster.sharding.start_daemons(
+            type_name="d", actor=Daemon, count=5, args=(self.log, self.fails)
+        )
+
+    def state_of(self, name: str) -> list[int]:
+        """The daemons there."""
+        (state,) = self.system(name).cluster.sharding.state()
+        here: list[int] = state["here"]
+        return here
+
+
+def test_daemons_run_without_a_message_each_in_the_shard_of_its_number() -> None:
+    """I-124: spread evenly."""
+    with Daemons("a b") as world:
+        world.until_all_up()
+        world.run_for(s=20.0)
+        running = [x for name in "ab" for x in world.state_of(name)]
+        assert sorted(running) == [0, 1, 2, 3, 4]
+        assert {name for _, name in world.log} == {f"{n}/{n}" for n in range(5)}
+        assert world.run(world.on["b"]["3"].ask(Who()), node="b") == "3"
+
+
+@pytest.mark.parametrize("daemon_id", ["5", "-1", "x", "", "03", "٣", "1.0"])
+def test_there_are_no_daemons_but_those(daemon_id: str) -> None:
+    """I-124: and no second one under another spelling of its number."""
+    with Daemons("a") as world:
+        world.system("a")
+        with pytest.raises(ValueError, match=r"none of the 5 daemons|no entity id"):
+            world.on["a"][daemon_id]
+
+
+def test_a_daemon_that_ends_is_built_again_ever_more_rarely() -> None:
+    with Daemons("a", fails=True) as world:
+        world.until_all_up()
+        world.run_for(s=100.0)
+        at = [round(at_s) for at_s, name in world.log if name == "0/0"]
+        gaps = [after - before for before, after in itertools.pairwise(at)]
+        assert gaps[:6] == [1, 2, 4, 8, 16, 30]
+
+
+def test_a_daemon_that_ran_for_long_is_built_again_soon() -> None:
+    """A backoff is for what fails again and again."""
+    with Daemons("a") as world:
+        world.until_all_up()
+        world.run_for(s=1.0)
+        for _ in range(6):
+            world["a"].call(world.on["a"]["0"].tell, End())
+            world.run_for(s=60.0)
+        at = [at_s for at_s, name in world.log if name == "0/0"]
+        assert len(at) == 7
+        assert all(after - before < 63.0 for before, after in itertools.pairwise(at))
+
+
+def test_daemons_are_never_idle() -> None:
+    """I-122."""
+    with Daemons("a") as world:
+        world.until_all_up()
+        world.run_for(s=600.0)
+        assert len(world.log) == 5
+
+
+# starting and stopping
+
+
+def start(world: Carts, name: str, **settings: Any) -> Entities[Any]:
+    """Start it on a node once more."""
+    given = {"shard_count": COUNT, "type_name": TYPE, "actor": Cart, "args": (world,), **settings}
+    entities: Entities[Any] = world[name].call(world.system(name).cluster.sharding.start, **given)
+    return entities
+
+
+def proxy(world: World, name: str, **settings: Any) -> Entities[Any]:
+    """Start a proxy on a node."""
+    given = {"shard_count": COUNT, "type_name": TYPE, **settings}
+    sharding = world.system(name).cluster.sharding
+    entities: Entities[Any] = world[name].call(sharding.start_proxy, **given)
+    return entities
+
+
+def test_started_twice_it_is_the_same() -> None:
+    with Carts("a") as world:
+        world.spread()
+        start(world, "a")
+        assert world.ask("a", "c1", Count()) >= 1
+        for other in ({"actor": Keeps}, {"shard_count": 9}, {"args": (world, 1)}):
+            with pytest.raises((SettingsError, TypeError)):
+                start(world, "a", **other)
+        assert world.ask("a", "c1", Count()) >= 1
+
+
+def test_a_start_that_is_refused_leaves_nothing_behind() -> None:
+    """I-127: the one that is right works afterwards."""
+    with World(5, "a") as world:
+        world.until_all_up()
+        carts = Carts.__new__(Carts)
+        carts.built, carts.alive, carts.here = [], [], world.here  # type: ignore[method-assign]
+        sharding = world.system("a").cluster.sharding
+        proxy(world, "a")
+        with pytest.raises(SettingsError, match="shard_count"):
+            world["a"].call(
+                sharding.start, type_name=TYPE, actor=Cart, args=(carts,), shard_count=9
+            )
+        with pytest.raises(SettingsError, match="shard_count"):
+            proxy(world, "a", shard_count=9)
+        entities = world["a"].call(
+            sharding.start, type_name=TYPE, actor=Cart, args=(carts,), shard_count=COUNT
+        )
+        assert world.run(entities["c1"].ask(Count()), node="a") == 1
+
+
+def test_a_start_whose_lease_is_none_leaves_nothing_behind() -> None:
+    with Carts("a") as world:
+        world.spread()
+        with pytest.raises(SettingsError):
+            start(world, "a", type_name="leased", lease="nonsense://x")
+        entities = start(world, "a", type_name="leased")
+        assert world.run(entities["c1"].ask(Count()), node="a") == 1
+
+
+class Halves(Carts):
+    """The type is started on a alone; b is a proxy."""
+
+    def begin(self, system: ActorSystem) -> None:
+        if self.here().name == "a":
+            super().begin(system)
+        else:
+            self.on["b"] = system.cluster.sharding.start_proxy(type_name=TYPE, shard_count=COUNT)
+
+
+def test_a_proxy_that_is_started_hosts_from_then_on() -> None:
+    """I-127: proxy and region of one node are one."""
+    with Halves("a b") as world:
+        world.until_all_up()
+        for cart_id in map(an_id, range(COUNT)):
+            assert world.home(cart_id, "b") == "a"
+        start(world, "b")
+        world.run_until(lambda: len(world.state("b")["here"]) == COUNT // 2, within_s=30)
+        assert proxy(world, "b")["c1"] is not None
+        world.run_for(s=2.0)
+        assert {world.home(cart_id, "b") for cart_id in map(an_id, range(COUNT))} == {"a", "b"}
+
+
+def test_a_proxy_of_other_shards_is_refused_and_told_why() -> None:
+    """I-104."""
+    with Carts("a b", absent="b") as world:
+        world.until_all_up()
+        world.start_settings["shard_count"] = 16
+        world.start("b")
+        world.until_all_up()
+        world.tell("b", "c1", Put("c1", 1))
+        world.run_for(s=5.0)
+        assert world.taken == []
+        assert world.state("b")["here"] == []
+        assert "16 shards" in world.state("b")["explain"]
+        assert world.state("b")["held"] == 1
+
+
+def test_a_type_that_is_stopped_moves_away_and_takes_part_again_when_started() -> None:
+    """I-116: messages from where it was stopped still arrive."""
+    with Carts() as world:
+        world.spread()
+        sharding = world.system("b").cluster.sharding
+        cart_id = id_at(world, "b")
+        stop = numbered(world, cart_id, "a", "b")
+        world.run_for(s=0.2)
+        world["b"].call(sharding.stop, type_name=TYPE)
+        world["b"].call(sharding.stop, type_name=TYPE)
+        world["b"].call(sharding.stop, type_name="unknown")
+        world.run_until(lambda: world.state("b")["here"] == [], within_s=5)
+        world.run_for(s=5.0)
+        count = stop()
+        world.run_for(s=2.0)
+        assert in_order(world, "a") == in_order(world, "b") == list(range(1, count + 1))
+        assert all(name != "b" for _, name in world.alive)
+        start(world, "b")
+        world.run_until(lambda: len(world.state("b")["here"]) >= 2, within_s=30)
+        world.run_for(s=2.0)
+        assert {world.home(cart_id) for cart_id in map(an_id, range(COUNT))} == {"a", "b", "c"}
+        assert set(world.acting) == {1}
+        assert world.dead_letters == []
+
+
+def test_all_stop_and_one_starts_again() -> None:
+    """Meanwhile what is sent is held."""
+    with Carts("a b") as world:
+        world.spread()
+        for name in "ab":
+            world[name].call(world.system(name).cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=20.0)
+        assert world.alive == []
+        world.tell("a", "c1", Put("c1", 1))
+        world.run_for(s=1.0)
+        assert world.taken == []
+        start(world, "b")
+        world.run_for(s=10.0)
+        assert world.taken == [("c1", 1)]
+
+
+# faults
+
+
+@pytest.mark.parametrize("protection", ["none", "downing"])
+def test_the_entities_of_one_that_crashes_are_built_elsewhere(protection: str) -> None:
+    """And so is its coordinator."""
+    with Carts() as world:
+        world.settings = Settings(protection=protection)
+        world.spread()
+        cart_id = id_at(world, "a")
+        world.crash("a")
+        world.run_for(s=60.0)
+        assert world.home(cart_id, "b") in ("b", "c")
+        world.tell("b", cart_id, Put("c1", 1))
+        world.run_for(s=1.0)
+        assert world.taken == [("c1", 1)]
+
+
+def test_what_is_sent_to_a_home_that_is_cut_off_waits_for_it() -> None:
+    """I-119: a short cut loses nothing."""
+    with Carts() as world:
+        world.spread()
+        cart_id = id_at(world, "c")
+        world.cut("b", from_="c")
+        world.run_for(s=0.1)
+        for number in range(5):
+            world.tell("b", cart_id, Put("b", number))
+            world.run_for(s=0.2)
+        world.heal_all()
+        world.run_for(s=10.0)
+        assert in_order(world, "b") == [0, 1, 2, 3, 4]
+
+
+def test_what_is_held_when_a_node_ends_is_a_dead_letter() -> None:
+    with Carts("a b", absent="a") as world:
+        world.system("b")
+        world.tell("b", "c1", Put("c1", 1))
+        world.run_for(s=0.1)
+        world.leave("b")
+        assert [letter.why for letter in world.dead_letters] == [Why.SHUTDOWN]
