@@ -196,8 +196,8 @@ class Carts(World):
         for cart_id in ids:
             self.home(cart_id)
         fewest = len(ids) // len(self.running)
-        for node in self.running:
-            self.run_until(lambda n=node.name: len(self.state(n)["here"]) >= fewest)  # type: ignore[misc]
+        names = [node.name for node in self.running]
+        self.run_until(lambda: all(len(self.state(name)["here"]) >= fewest for name in names))
         self.run_for(s=1.0)
         return self
 
