@@ -403,7 +403,9 @@ class NodeCore:
         elif isinstance(message, AskReport):
             self._send_or_keep(Send(event.sender, unhosted_report(message)))
         elif isinstance(message, HandOff):
-            stopped = ShardsStopped(message.type_name, message.term, message.shards)
+            stopped = ShardsStopped(
+                message.type_name, message.term, message.shards, number=message.number
+            )
             self._send_or_keep(Send(event.sender, stopped))
         else:
             self.counters["sharding: no region"] += 1

@@ -22,7 +22,7 @@ import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gossip.effects import PeerMessage, Publish, Send
 from gossip.membership import Cause, Member, MembershipView, NodeId, Status
@@ -102,6 +102,7 @@ class _Held:
     state: Shard
     node: NodeId
     term: Term
+    order: int = 0  # number of the latest order about it
     sent_at: float = -math.inf
     silent: set[NodeId] = field(default_factory=set)  # regions that have not begun to hold
     begun_at: float = 0.0
@@ -143,6 +144,7 @@ class CoordinatorMachine:
         self._begins_end_at = math.inf
         self._term_at = math.inf  # a new term begins then
         self._refusals = 0
+        self._step = 1
         self._announce: set[int] = set()
         self._out: list[object] = []
 
@@ -486,9 +488,10 @@ class CoordinatorMachine:
             return
         held = self._shards[shard]
         for loser in sorted(held.losers):
-            self._send(loser, HandOff(self.type_name, self.term, (shard,)))
+            self._send(loser, HandOff(self.type_name, self.term, (shard,), self._step))
         if held.state is Shard.STOPPING:
-            self._send(held.node, HandOff(self.type_name, self.term, (shard,)))
+            held.order = self._step
+            self._send(held.node, HandOff(self.type_name, self.term, (shard,), held.order))
         self._arm(now)
 
     def _on_want(self, sender: NodeId, message: WantHomes, now: float) -> None:
@@ -524,7 +527,8 @@ class CoordinatorMachine:
         started = []
         for shard in message.shards:
             held = self._shards.get(shard)
-            if held is not None and held.node == sender and held.state is Shard.STARTING:
+            is_its = held is not None and held.node == sender and held.order == message.number
+            if is_its and held is not None and held.state is Shard.STARTING:
                 held.state = Shard.RUNNING
                 started.append(shard)
                 if not held.losers:
@@ -546,7 +550,7 @@ class CoordinatorMachine:
             self._regions[sender].leaving = True
         for shard in message.shards:
             held = self._shards.get(shard)
-            if held is None:
+            if held is None or (held.node == sender and message.number < held.order):
                 continue
             # A late "stopped" must not undo a new start at the same node; a refusal may.
             ends = Shard.STARTING if message.refused else Shard.STOPPING
@@ -566,7 +570,7 @@ class CoordinatorMachine:
         if held.losers:
             last = min(held.losers)
             losers = held.losers - {last}
-            self._shards[shard] = _Held(Shard.STOPPING, last, held.term, losers=losers)
+            self._shards[shard] = _Held(Shard.STOPPING, last, held.term, self._step, losers=losers)
             self._arm(now)
         else:
             del self._shards[shard]
@@ -604,8 +608,8 @@ class CoordinatorMachine:
             assert shard not in self._shards, f"shard {shard} is somebody's"
             del self._wanted[shard]
             able[node] += 1
-            self._shards[shard] = _Held(Shard.STARTING, node, self.term, now)
-            self._send(node, HostShards(self.type_name, self.term, (shard,)))
+            self._shards[shard] = _Held(Shard.STARTING, node, self.term, self._step, now)
+            self._send(node, HostShards(self.type_name, self.term, (shard,), self._step))
             self._arm(now)
             self.counters["sharding: allocated"] += 1
 
@@ -671,8 +675,8 @@ class CoordinatorMachine:
             self._stop_there(shard, held, now)
 
     def _stop_there(self, shard: int, held: _Held, now: float) -> None:
-        held.state, held.sent_at = Shard.STOPPING, now
-        self._send(held.node, HandOff(self.type_name, self.term, (shard,)))
+        held.state, held.sent_at, held.order = Shard.STOPPING, now, self._step
+        self._send(held.node, HandOff(self.type_name, self.term, (shard,), held.order))
         self._arm(now)
 
     # sending
@@ -706,14 +710,14 @@ class CoordinatorMachine:
                 continue
             held.sent_at = now
             if held.state is Shard.STARTING:
-                self._send(held.node, HostShards(self.type_name, self.term, (shard,)))
+                self._send(held.node, HostShards(self.type_name, self.term, (shard,), held.order))
             elif held.state is Shard.STOPPING:
-                self._send(held.node, HandOff(self.type_name, self.term, (shard,)))
+                self._send(held.node, HandOff(self.type_name, self.term, (shard,), held.order))
             elif held.state is Shard.BEGINNING:
                 for node in sorted(held.silent):
                     self._send(node, BeginHandOff(self.type_name, self.term, (shard,)))
             for node in sorted(held.losers):
-                self._send(node, HandOff(self.type_name, self.term, (shard,)))
+                self._send(node, HandOff(self.type_name, self.term, (shard,), self._step))
         self._resend_at = now + retry_s if is_open else math.inf
 
     def _finish(self, now: float) -> list[object]:
@@ -722,6 +726,7 @@ class CoordinatorMachine:
             self._announce.clear()
             for node in self._listeners() if homes else ():
                 self._send(node, HomesAre(self.type_name, self.term, homes))
+        self._step += 1
         effects, self._out = self._out, []
         return _joined(effects)
 
@@ -761,14 +766,15 @@ _JOINABLE = (HostShards, BeginHandOff, HandOff)
 
 def _joined(effects: list[object]) -> list[object]:
     """Directives of one step to one node become one message, in the place of their first."""
-    joined: dict[tuple[NodeId, type], int] = {}
+    joined: dict[tuple[NodeId, type, int], int] = {}
     result: list[object] = []
     for effect in effects:
         message = effect.message if isinstance(effect, Send) else None
         if not isinstance(effect, Send) or not isinstance(message, _JOINABLE):
             result.append(effect)
             continue
-        key = (effect.to, type(message))
+        number = 0 if isinstance(message, BeginHandOff) else message.number
+        key = (effect.to, type(message), number)
         at = joined.get(key)
         if at is None:
             joined[key] = len(result)
@@ -778,5 +784,5 @@ def _joined(effects: list[object]) -> list[object]:
         assert isinstance(first, Send)
         assert isinstance(first.message, _JOINABLE)
         shards = tuple(sorted({*first.message.shards, *message.shards}))
-        result[at] = Send(effect.to, type(message)(message.type_name, message.term, shards))
+        result[at] = Send(effect.to, replace(first.message, shards=shards))
     return result

@@ -109,11 +109,13 @@ class HomesAre:
 
 @dataclass(frozen=True, slots=True)
 class HostShards:
-    """These are yours from now on. Answered by `ShardsStarted`."""
+    """These are yours from now on. Answered by `ShardsStarted`. number: grows with each decision of
+    a term, and is echoed: of two orders about a shard, or two answers, the later one is known."""
 
     type_name: str
     term: Term
     shards: tuple[int, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ class ShardsStarted:
     type_name: str
     term: Term
     shards: tuple[int, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +150,12 @@ class HandOffBegun:
 @dataclass(frozen=True, slots=True)
 class HandOff:
     """Stop the entities of these shards. Answered by `ShardsStopped`, at once for shards that the
-    receiver does not have."""
+    receiver does not have. number: as that of `HostShards`."""
 
     type_name: str
     term: Term
     shards: tuple[int, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ class ShardsStopped:
     term: Term
     shards: tuple[int, ...]
     refused: bool = False
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class RegionMachine:
         self._homes: dict[int, NodeId] = {}
         self._held: set[int] = set()  # about to move: their home is no news before the move is over
         self._wanted: set[int] = set()
+        self._orders: dict[int, int] = {}  # shard → number of its latest order under this term
         self._drains: dict[int, _Drain] = {}
         self._drain_number = 0
         self._others: frozenset[NodeId] = frozenset()  # members that are up and in reach
@@ -200,8 +201,16 @@ class RegionMachine:
             del self._homes[shard]
         if lost:
             self._route(lost, None)
-        if closed and self.coordinator is not None:
-            self._tell(ShardsStopped(self.type_name, self.accepted, closed))
+        if self.coordinator is not None:
+            self._say_stopped(self.coordinator, self.accepted, closed)
+
+    def _say_stopped(self, to: NodeId, term: Term, shards: tuple[int, ...]) -> None:
+        numbers: dict[int, list[int]] = {}
+        for shard in shards:
+            numbers.setdefault(self._orders.get(shard, 0), []).append(shard)
+        for number, those in sorted(numbers.items()):
+            stopped = ShardsStopped(self.type_name, term, tuple(those), number=number)
+            self._out.append(Send(to, stopped))
 
     # membership
 
@@ -299,6 +308,7 @@ class RegionMachine:
         if term > self.accepted:
             self.accepted = term
             self._drains.clear()
+            self._orders.clear()
             self._wanted |= self._held
             self._held.clear()
         self._reported_to = term
@@ -336,10 +346,8 @@ class RegionMachine:
             named.update(shards)
             if homes.node == self.self_id:
                 absent = tuple(s for s in shards if s not in self._owned)
-                if absent:
-                    # Its stop was not heard of: said again, the shard is given to somebody.
-                    stopped = ShardsStopped(self.type_name, message.term, absent)
-                    self._out.append(Send(message.term.node, stopped))
+                # Their stop was not heard of: said again, they are given to somebody.
+                self._say_stopped(message.term.node, message.term, absent)
                 shards = tuple(s for s in shards if s in self._owned)
             else:
                 self._displaced(shards, message.term)
@@ -367,11 +375,13 @@ class RegionMachine:
         if not self._hosts or self._leaving:
             self.counters["sharding: orders refused while leaving"] += 1
             absent = tuple(shard for shard in message.shards if shard not in self._owned)
-            refused = ShardsStopped(self.type_name, message.term, absent, refused=True)
+            refused = ShardsStopped(
+                self.type_name, message.term, absent, refused=True, number=message.number
+            )
             self._out.append(Send(sender, refused))
             return
         opened, started = [], []
-        for shard in filter(self._is_shard, message.shards):
+        for shard in self._in_time(message.shards, message.number):
             owned = self._owned.get(shard)
             if owned is not None and owned.stopping:
                 continue  # when it has stopped the coordinator hears of it, and gives it anew
@@ -388,8 +398,17 @@ class RegionMachine:
             self._out.append(OpenShards(self.type_name, tuple(opened)))
             self._route(tuple(opened), self.self_id)
         if started:
-            answer = ShardsStarted(self.type_name, message.term, tuple(started))
+            shards = tuple(started)
+            answer = ShardsStarted(self.type_name, message.term, shards, message.number)
             self._out.append(Send(sender, answer))
+
+    def _in_time(self, shards: tuple[int, ...], number: int) -> tuple[int, ...]:
+        """Those about which no later order has come: a link that is dialled anew may overtake."""
+        known = tuple(filter(self._is_shard, shards))
+        in_time = tuple(s for s in known if number >= self._orders.get(s, 0))
+        self._orders.update(dict.fromkeys(in_time, number))
+        self.counters["sharding: late orders"] += len(known) - len(in_time)
+        return in_time
 
     def _on_begin(self, sender: NodeId, message: BeginHandOff) -> None:
         """Hold what is for these shards; what is on its way to their home has to arrive first."""
@@ -424,11 +443,9 @@ class RegionMachine:
 
     def _on_hand_off(self, sender: NodeId, message: HandOff) -> None:
         """Stop their entities. Said again it changes nothing."""
-        shards = tuple(filter(self._is_shard, message.shards))
+        shards = self._in_time(message.shards, message.number)
         absent = tuple(shard for shard in shards if shard not in self._owned)
-        if absent:
-            stopped = ShardsStopped(self.type_name, message.term, absent)
-            self._out.append(Send(sender, stopped))
+        self._say_stopped(sender, message.term, absent)
         self._close(tuple(s for s in shards if s in self._owned and not self._owned[s].stopping))
 
     def _close(self, shards: tuple[int, ...]) -> None:

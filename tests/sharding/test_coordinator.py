@@ -307,7 +307,7 @@ def test_at_level_none_silence_ends_the_wait_with_a_warning() -> None:
     assert published(out, ShardsNotProven) == []
     out = office.pass_s(0.2)
     assert published(out, ShardsNotProven) == [ShardsNotProven(TYPE, (B, C), 5.0)]
-    assert sent(out, HostShards)[:1] == [(A, HostShards(TYPE, office.term, (0,)))]
+    assert [(to, order.shards) for to, order in sent(out, HostShards)][:1] == [(A, (0,))]
 
 
 def test_at_level_none_an_unreachable_owner_is_waited_for_as_long() -> None:
@@ -832,7 +832,8 @@ def test_a_refused_shard_is_given_to_another() -> None:
     office.all_report("a b")
     wants(office, "b", 0, 1)
     assert office.given() == {0: A, 1: B}
-    office.hear("b", ShardsStopped(TYPE, office.term, (1,), refused=True))
+    number = office.numbers[B, 1]
+    office.hear("b", ShardsStopped(TYPE, office.term, (1,), refused=True, number=number))
     assert office.given() == {1: A}
     wants(office, "b", 2)
     assert office.given() == {2: A}
@@ -844,6 +845,31 @@ def test_a_leaver_with_nobody_to_take_its_shards_keeps_them() -> None:
     office.report("b", Claims(FORMER, (0,)), leaving=True, hosts=False)
     assert begins(office.out) == {}
     assert office.states() == {0: ("running", B)}
+
+
+def test_an_answer_to_an_earlier_order_is_none_to_a_later_one() -> None:
+    """I-113: it stopped, was given the shard again, and is to stop once more."""
+    office = Office("b")
+    office.report("b", Claims(FORMER, (0,), stopping=True))
+    stopped = ShardsStopped(TYPE, office.term, (0,), number=office.numbers[B, 0])
+    office.hear("b", stopped)
+    assert office.given() == {0: B}
+    started = ShardsStarted(TYPE, office.term, (0,), office.numbers[B, 0])
+    office.hear("b", stopped)
+    assert office.states() == {0: ("starting", B)}
+    office.hear("b", started)
+    office.hear("b", stopped)
+    assert office.states() == {0: ("running", B)}
+    office.take(view("a b"))
+    office.report("a")
+    wants(office, "b", leaving=True)
+    office.begun("a", 0)
+    office.begun("b", 0)
+    office.hear("b", stopped)
+    office.hear("b", started)
+    assert office.states() == {0: ("stopping", B)}
+    office.stopped("b", 0)
+    assert office.given() == {0: A}
 
 
 def test_one_that_says_it_has_stopped_what_it_should_run_is_asked_once_more() -> None:

@@ -30,10 +30,10 @@ def played(schedule: list[tuple[float, str, str]], seed: int, *, overtaking: boo
     return net
 
 
-@given(st.lists(STEPS, max_size=6), st.integers(0, 10_000))
+@given(st.lists(STEPS, max_size=6), st.integers(0, 10_000), st.booleans())
 def test_no_shard_is_open_twice_and_each_finds_a_home(
-    schedule: list[tuple[float, str, str]], seed: int
+    schedule: list[tuple[float, str, str]], seed: int, overtaking: bool
 ) -> None:
-    net = played(schedule, seed, overtaking=False)
+    net = played(schedule, seed, overtaking=overtaking)
     assert net.breach is None
     assert net.flaws() == []

@@ -262,6 +262,30 @@ def test_a_shard_said_to_be_here_that_is_not_is_given_up_aloud() -> None:
     assert site.machine.homes() == {}
 
 
+def test_an_order_that_is_overtaken_by_a_later_one_changes_nothing() -> None:
+    """I-113: a link that is dialled anew may be faster than what is left of the former one."""
+    site = Site()
+    host = HostShards(TYPE, site.term, (1,), number=3)
+    stop = HandOff(TYPE, site.term, (1,), number=5)
+    site.hear("a", host)
+    site.hear("a", stop)
+    site.take(ShardsClosed(TYPE, (1,)))
+    assert sent(site.out, ShardsStopped) == [(A, ShardsStopped(TYPE, site.term, (1,), number=5))]
+    site.hear("a", host)
+    assert site.out == []
+    assert site.machine.owned() == {}
+    site.hear("a", replace(host, number=7))
+    assert sent(site.out, ShardsStarted) == [(A, ShardsStarted(TYPE, site.term, (1,), 7))]
+    site.hear("a", stop)
+    assert site.out == []
+    assert site.machine.owned() == {1: False}
+    assert site.machine.counters["sharding: late orders"] == 2
+    site.term = Term(2, A)
+    site.hear("a", AskReport(TYPE, site.term))
+    site.hand_off(1)  # numbers are of a term
+    assert orders(site.out, CloseShards) == [CloseShards(TYPE, (1,), 10.0)]
+
+
 # homes
 
 

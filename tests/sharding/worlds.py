@@ -111,6 +111,7 @@ class Office:
         self.machine = CoordinatorMachine(TYPE, A, self.settings, may_act)
         self.now = 0.0
         self.out: list[object] = []
+        self.numbers: dict[tuple[NodeId, int], int] = {}  # of the latest order to each about each
         self.take(view(members))
         if lead:
             self.take(Lead(TYPE, floor))
@@ -123,7 +124,23 @@ class Office:
     def take(self, event: object) -> list[object]:
         """One fact."""
         self.out = self.machine.handle(event, self.now)
+        self._note(self.out)
         return self.out
+
+    def _note(self, effects: list[object]) -> None:
+        for to, order in [*sent(effects, HostShards), *sent(effects, HandOff)]:
+            self.numbers.update({(to, shard): order.number for shard in order.shards})
+
+    def _answer(
+        self, name: str, kind: type[ShardsStarted] | type[ShardsStopped], shards: tuple[int, ...]
+    ) -> list[object]:
+        numbers = {shard: self.numbers.get((node(name), shard), 0) for shard in shards}
+        out: list[object] = []
+        for number in sorted({*numbers.values()}):
+            those = tuple(shard for shard in shards if numbers[shard] == number)
+            out += self.hear(name, kind(TYPE, self.term, those, number=number))
+        self.out = out
+        return out
 
     def hear(self, name: str, message: object) -> list[object]:
         """A message of a region."""
@@ -138,6 +155,7 @@ class Office:
             out += self.machine.tick(self.now)
             assert self.machine.deadline > before, "a deadline that is met must move"
         self.now, self.out = until, out
+        self._note(out)
         return out
 
     def report(self, name: str, *claims: Claims, **fields: Any) -> list[object]:
@@ -153,7 +171,7 @@ class Office:
 
     def started(self, name: str, *shards: int) -> list[object]:
         """A region confirms."""
-        return self.hear(name, ShardsStarted(TYPE, self.term, shards))
+        return self._answer(name, ShardsStarted, shards)
 
     def begun(self, name: str, *shards: int) -> list[object]:
         """A region holds."""
@@ -161,7 +179,7 @@ class Office:
 
     def stopped(self, name: str, *shards: int) -> list[object]:
         """A region has ended entities."""
-        return self.hear(name, ShardsStopped(TYPE, self.term, shards))
+        return self._answer(name, ShardsStopped, shards)
 
     def given(self) -> dict[int, NodeId]:
         """What the latest step allocated."""
