@@ -40,6 +40,7 @@ from tests.sharding.worlds import TYPE, member, node
 STEPS_MAX = 200_000
 DELAY_S = (0.001, 0.05)
 LATE_S = (0.1, 1.5)  # a message that comes late, where messages may overtake
+HOPS_MAX = 2  # fewer than a message may make
 CLOSE_S = (0.0, 0.6)
 
 
@@ -208,13 +209,25 @@ class Net:
             if len(open_at) != 1:
                 flaws.append(f"shard {shard} is open at {open_at}")
                 continue
-            home = node(open_at[0])
             flaws += [
-                f"{p.name} sends what is for {shard} to {p.way(shard)}, it is at {home}"
+                f"{p.name} sends what is for {shard} to {p.way(shard)}, it is at {open_at[0]}"
                 for p in self.living
-                if p.way(shard) != home
+                if self._arrives_at(p, shard) != open_at[0]
             ]
         return flaws
+
+    def _arrives_at(self, sender: Process, shard: int) -> str | None:
+        """Where a message gets to: one whose news of a move was lost has it passed on."""
+        at = sender
+        for _ in range(HOPS_MAX + 1):
+            way = at.way(shard)
+            if way == at.id:
+                return at.name
+            onward = [process for process in self.living if process.id == way]
+            if not onward:
+                break
+            at = onward[0]
+        return None
 
     def at(self, after_s: float, action: Callable[..., object], *args: object) -> None:
         """Do it so much later."""

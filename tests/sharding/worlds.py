@@ -128,7 +128,9 @@ class Office:
         return self.out
 
     def _note(self, effects: list[object]) -> None:
-        for to, order in [*sent(effects, HostShards), *sent(effects, HandOff)]:
+        numbered: list[tuple[NodeId, HostShards | HandOff]] = [*sent(effects, HostShards)]
+        numbered += sent(effects, HandOff)
+        for to, order in numbered:
             self.numbers.update({(to, shard): order.number for shard in order.shards})
 
     def _answer(
