@@ -340,6 +340,24 @@ def test_at_level_none_an_owner_that_comes_back_in_time_keeps_what_it_has(again:
     assert office.states() == {0: ("running", C)}
 
 
+def test_at_level_none_one_that_comes_back_while_it_may_not_act_keeps_what_it_has() -> None:
+    """Nobody notes its return then: the next term begins with it."""
+    allowed = Permission()
+    office = Office(may_act=allowed, **NO_DOWNING)
+    running(office, "c")
+    office.take(view(unreachable="c"))
+    allowed.left = 0
+    office.pass_s(1.0)
+    office.take(view())
+    allowed.left = math.inf
+    office.pass_s(0.3)
+    office.all_report("a b")
+    office.report("c", Claims(FORMER, (0,)))
+    assert office.phase() is Phase.LEADING
+    assert published(office.pass_s(60.0), ShardsNotProven) == []
+    assert office.states() == {0: ("running", C)}
+
+
 def test_at_level_none_one_whose_silence_has_ended_is_not_waited_for_anew() -> None:
     """Else each change of membership would begin the wait once more."""
     office = Office("a b c d", **NO_DOWNING)
