@@ -8,6 +8,7 @@ MESSAGING_JSON ?= messaging.json
 PARTITION_JSON ?= partition.json
 LEASE_JSON ?= lease.json
 FAILOVER_OUT ?= failover
+SHARDING_JSON ?= sharding.json
 PEERS ?=
 
 # Tests that depend on the event loop: they run a second time, on the stock one.
@@ -28,7 +29,7 @@ WAITING_TESTS := tests/lease tests/node/test_leases_page.py tests/processes
 WAITERS := 6
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-sharding test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition bench-lease bench-failover clean
+.PHONY: help setup demo demo-sharding test test-long test-etcd test-kubernetes check bench bench-messaging bench-gossip bench-partition bench-lease bench-failover bench-sharding clean
 
 help:
 	@echo 'make setup      create .venv with everything in it'
@@ -44,6 +45,7 @@ help:
 	@echo 'make bench-partition  members cut apart, paused, killed; as root, in network namespaces'
 	@echo 'make bench-lease      what a lease costs, takeovers, pauses, outages (SQLite)'
 	@echo 'make bench-failover   each level against each fault, an hour; failover.html in $$(FAILOVER_OUT)'
+	@echo 'make bench-sharding   what entities cost, rolling restarts, kills, a lost lease'
 	@echo 'make bench-messaging  tells, asks, bulk; PEERS=casty,xoscar measures those too'
 
 setup: $(STAMP)
@@ -103,6 +105,9 @@ bench-lease: $(STAMP)
 
 bench-failover: $(STAMP)
 	$(BIN)/python -m bench failover --rounds 10 --out $(FAILOVER_OUT)
+
+bench-sharding: $(STAMP)
+	$(BIN)/python -m bench sharding --json $(SHARDING_JSON)
 
 bench-messaging: $(STAMP)
 	$(BIN)/python -m bench messaging $(if $(PEERS),--peers $(PEERS)) --json $(MESSAGING_JSON)

@@ -2,7 +2,7 @@
 
 smoke exits 0 also when targets are missed, 1 when a count does not add up. messaging exits 0 when
 all targets are met, 1 when one is missed, 3 when something has no figure. gossip (simulate or
-processes), partition, lease and failover exit as smoke does. 2 is a wrong call.
+processes), partition, lease, failover and sharding exit as smoke does. 2 is a wrong call.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bench.gossip import command as gossip
 from bench.lease import command as lease
 from bench.messaging import command as messaging
 from bench.partition import command as partition
+from bench.sharding import command as sharding
 
 
 def main() -> int:
@@ -45,6 +46,9 @@ def main() -> int:
     failover.add_arguments(
         benches.add_parser("failover", help="each level of protection against each fault")
     )
+    sharding.add_arguments(
+        benches.add_parser("sharding", help="entities: their cost, restarts, kills, a lost lease")
+    )
     arguments = parser.parse_args()
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         parser.error(f"--json {arguments.json}: there is no directory {arguments.json.parent}")
@@ -58,6 +62,8 @@ def main() -> int:
         return failover.run(arguments)
     if arguments.bench == "lease":
         return lease.run(arguments)
+    if arguments.bench == "sharding":
+        return sharding.run(arguments)
     settings, rows = smoke.run(quick=arguments.quick)
     report.draw(f"bench {arguments.bench}", rows)
     if arguments.json is not None:

@@ -90,10 +90,29 @@ class Child:
             raise NotMeasuredError(f"failed: ended with exit code {code}{self._last_words()}")
         return data
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """True until it ended."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
     def order(self, row: str, for_s: float) -> None:
         """Tell it to measure a row; `answer` follows."""
+        self.tell(row=row, for_s=for_s)
+
+    def tell(self, **order: object) -> None:
+        """Give it any order; `answer` follows."""
         assert self._process.stdin is not None
-        line = json.dumps({"row": row, "for_s": for_s}).encode() + b"\n"
+        line = json.dumps(order).encode() + b"\n"
         try:
             self._process.stdin.write(line)
             self._process.stdin.flush()

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bench.processes import spawn
+from bench.sharding.results import METRICS as METRICS_OF_SHARDING
 
 METRICS = {
     "start_s",
@@ -82,3 +83,27 @@ def test_a_quick_bench_of_failover_adds_up(tmp_path: Path) -> None:
     assert "downing + lease" in (out / "failover.md").read_text()
     assert "<svg" in (out / "failover.svg").read_text()
     assert "failover.svg" in (out / "failover.html").read_text()
+
+
+SHARDING_ZERO = {
+    "rolling_restart_lost",
+    "rolling_restart_handled_twice",
+    "rolling_restart_overlaps",
+    "kill9_overlaps",
+    "lease_loss_failed_asks",
+    "lease_loss_new_served_early",
+    "lease_loss_new_unserved",
+}
+
+
+def test_a_quick_bench_of_sharding_adds_up(tmp_path: Path) -> None:
+    """Every figure, and what must never be: an ask lost without a crash, an entity alive twice."""
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = [sys.executable, "-m", "bench", "sharding", "--quick", "--out", str(out)]
+    assert spawn(command, log).wait(timeout=240) == 0, log.read_text()
+    rows = {row["metric"]: row for row in json.loads((out / "sharding.json").read_text())["rows"]}
+    assert not [row for row in rows.values() if "error" in row]
+    assert rows.keys() == METRICS_OF_SHARDING.keys()
+    assert {metric for metric, row in rows.items() if row["max"] == 0} == SHARDING_ZERO
+    assert rows["shard_spread"]["max"] <= 1.1
+    assert "not to be quoted" in (out / "sharding.md").read_text()
