@@ -11,9 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from node.codec import name_to_travel
+from node.mailbox import Delivery
 from node.messages import Ask
 from node.ref import ActorRef
 from node.regions import escaped
+from node.schema import CHECKS
 
 if TYPE_CHECKING:
     from node.regions import Region
@@ -48,12 +51,15 @@ class EntityRef(ActorRef[M_contra]):
                     entity.used = region.tick
                     if region.lru is not None:
                         region.lru.move_to_end(entity)
-                    return cell.ref
+                    ref = entity.ref
+                    if ref is None:
+                        ref = entity.ref = HereRef(self._runtime, None, self.path, 0, cell)
+                    return ref
         else:
             home = region.homes[self.shard_id]
             if home is not None:
                 away = self._away
-                if away is None or away.node != home:
+                if away is None or (away._node is not home and away._node != home):
                     away = self._away = ActorRef(self._runtime, home, self.path, 0)
                 return away
         own = self._own
@@ -62,7 +68,10 @@ class EntityRef(ActorRef[M_contra]):
         return own
 
     def tell(self, message: M_contra, sender: ActorRef[Any] | None = None) -> None:
-        """As `ActorRef.tell`. Held while the shard moves or has no home yet."""
+        """As `ActorRef.tell`, and the message must be a `@message`. Held while the shard moves or
+        has no home yet."""
+        if type(message) not in _TRAVEL:
+            _check_travels(type(message))
         self._aim().tell(message, sender)
 
     async def send(
@@ -71,9 +80,39 @@ class EntityRef(ActorRef[M_contra]):
         sender: ActorRef[Any] | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """As `ActorRef.send`."""
+        """As `ActorRef.send`; of messages as `tell`."""
+        if type(message) not in _TRAVEL:
+            _check_travels(type(message))
         await self._aim().send(message, sender, timeout_s)
 
     async def ask(self, message: Ask[T], timeout_s: float = 5.0) -> T:
-        """As `ActorRef.ask`. Held while the shard moves or has no home yet."""
+        """As `ActorRef.ask`; of messages as `tell`. Held while the shard moves or has no home
+        yet."""
+        if type(message) not in _TRAVEL:
+            _check_travels(type(message))
         return await self._aim().ask(message, timeout_s)
+
+
+_TRAVEL: set[type] = set()
+
+
+def _check_travels(cls: type) -> None:
+    """Refuse what could not follow an entity to another node, wherever it is now."""
+    name_to_travel(cls)
+    _TRAVEL.add(cls)
+
+
+class HereRef(ActorRef[Any]):
+    """To the cell that an entity has here now. What it takes is for whoever is the entity: when
+    this one has to stop before, the next one gets it."""
+
+    __slots__ = ()
+
+    def tell(self, message: Any, sender: ActorRef[Any] | None = None) -> None:
+        """As `ActorRef.tell`; in the mailbox it is known whom it is for."""
+        cell = self._cell
+        assert cell is not None
+        CHECKS[type(message)](message)
+        error = cell.put(Delivery(message, sender, None, self.path, 0))
+        if error is not None:
+            raise error

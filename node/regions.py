@@ -24,7 +24,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gossip.membership import NodeId
 from node.actor import Actor
@@ -42,6 +42,7 @@ from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
 from sharding.settings import ShardingSettings, shard_of
 
 if TYPE_CHECKING:
+    from node.ref import ActorRef
     from node.remembered import EntityStore
     from node.runtime import Runtime
 
@@ -77,14 +78,18 @@ def unescaped(part: str) -> str:
 
 
 class Entity:
-    """One entity here: its cell, and when it was last used."""
+    """One entity here: its cell, and when it was last used.
 
-    __slots__ = ("cell", "failures", "held", "id", "shard", "used")
+    `ref` leads to this cell, for `node.entity_ref`.
+    """
+
+    __slots__ = ("cell", "failures", "held", "id", "ref", "shard", "used")
 
     def __init__(self, entity_id: str, shard: HereShard) -> None:
         self.id = entity_id
         self.shard = shard
         self.cell: Cell | None = None  # None: it waits to be built anew
+        self.ref: ActorRef[Any] | None = None
         self.used = 0
         self.failures = 0
         self.held: deque[tuple[NodeId | None, Delivery]] | None = None
@@ -619,7 +624,7 @@ class Region:
     def entity_ended(self, entity: Entity, reason: StopReason) -> None:
         """It has terminated: for good, or until its next message."""
         shard = entity.shard
-        entity.cell = None
+        entity.cell = entity.ref = None
         if shard.closing:
             self._forget(entity)
             if not shard.entities:
