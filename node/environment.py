@@ -34,7 +34,7 @@ class LinkMemory:
     and large messages of which pieces are missing. It ends with the connection.
 
     `cells` and `unpackers` are the shortest way from the number of a target or a tag; where they
-    have none, `names` tells what was defined.
+    have none, `names` tells what was defined. In `cells` there are sharded entities too.
     """
 
     __slots__ = ("cells", "names", "streams", "unpackers")

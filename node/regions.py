@@ -80,7 +80,8 @@ def unescaped(part: str) -> str:
 class Entity:
     """One entity here: its cell, and when it was last used.
 
-    `ref` leads to this cell, for `node.entity_ref`.
+    `ref` leads to this cell, for `node.entity_ref`. `closed`, `put` and `put_all` are as a cell's:
+    for `node.remote`, which puts what comes over a connection straight in while it is not closed.
     """
 
     __slots__ = ("cell", "failures", "held", "id", "ref", "shard", "used")
@@ -97,6 +98,29 @@ class Entity:
     def ended(self, reason: StopReason) -> None:
         """Its actor has terminated. Called by the cell."""
         self.shard.region.entity_ended(self, reason)
+
+    @property
+    def closed(self) -> bool:
+        """What is for it now is to go to the region, which holds it."""
+        cell = self.cell
+        return cell is None or cell.closed
+
+    def put(self, delivery: Delivery) -> None:
+        """Take a message; it must not be closed."""
+        cell, region = self.cell, self.shard.region
+        assert cell is not None
+        self.used = region.tick
+        if region.lru is not None:
+            region.lru.move_to_end(self)
+        cell.put(delivery)
+
+    def put_all(self, messages: list[object]) -> None:
+        """`put` several bare messages that came from another node, in their order. The next one
+        gets those that this one does not handle, so it must be known whom they are for."""
+        assert self.cell is not None
+        path = self.cell.path
+        for each in messages:
+            self.put(Delivery(each, None, None, path, 0))
 
 
 class HereShard:
@@ -145,6 +169,7 @@ class Regions:
         runtime.path_handlers[PREFIX] = self.deliver
         runtime.return_handlers[PREFIX] = self.take_back
         runtime.entity_of = self.entity_of
+        runtime.entity_at = self.entity_at
         runtime.own_messages.add(DrainMark)
 
     def add(self, type_name: str, settings: ShardingSettings, kind: Kind | None) -> Region:
@@ -197,6 +222,14 @@ class Regions:
             return None
         entity_id = unescaped(rest.partition("/")[0])
         return entity_id, region.shard_of(entity_id)
+
+    def entity_at(self, path: str) -> Entity | None:
+        """The entity at this very path, if it is here and not closed."""
+        type_name, _, rest = path[len(PREFIX) :].partition("/")
+        region = self.by_type.get(type_name)
+        if region is None or not path.startswith(PREFIX) or not rest or "/" in rest:
+            return None
+        return region.entity_at(unescaped(rest))
 
     # orders of the machines
 
@@ -326,6 +359,15 @@ class Region:
                 self.forwarded_count += 1
             self._runtime.forward(delivery, home)
 
+    def entity_at(self, entity_id: str) -> Entity | None:
+        """The entity, if it is here and not closed."""
+        try:
+            shard = self.here[self.shard_of(entity_id)]
+        except ValueError:
+            return None
+        entity = None if shard is None else shard.entities.get(entity_id)
+        return None if entity is None or entity.closed else entity
+
     def take_back(self, entity_id: str, node: NodeId | None, delivery: Delivery) -> None:
         """Hold a message that could not be sent to `node`, or try the home of now."""
         origin = node if delivery.hops else None
@@ -359,14 +401,10 @@ class Region:
         entity = shard.entities.get(entity_id)
         if entity is None:
             entity = self._make(shard, entity_id)
-        cell = entity.cell
-        if cell is None or cell.closed:
+        if entity.closed:
             self._hold_for(entity, node, delivery)
-            return
-        entity.used = self.tick
-        if self.lru is not None:
-            self.lru.move_to_end(entity)
-        cell.put(delivery)
+        else:
+            entity.put(delivery)
 
     def _hold_for(self, entity: Entity, node: NodeId | None, delivery: Delivery) -> None:
         """It stops, or waits for its restart: the next one handles this."""

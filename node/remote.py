@@ -598,8 +598,10 @@ class Remote:
         memory.cells.pop(raw[1], None)
         if self._runtime.path_handler(target.path, target.uid) is None:
             cell = self._runtime.cell_at(target.path, target.uid)
-            if cell is not None:
-                memory.cells[raw[1]] = cell
+        else:
+            cell = self._runtime.entity_at(target.path)
+        if cell is not None:
+            memory.cells[raw[1]] = cell
         self._runtime.deliver(delivery, node)
 
     def _complete(self, ask: LocalAsk, packed: object) -> None:

@@ -114,6 +114,7 @@ class Runtime:
         "clock",
         "context",
         "counters",
+        "entity_at",
         "entity_of",
         "events",
         "gate",
@@ -158,6 +159,8 @@ class Runtime:
         self.own_messages: set[type] = set()
         # Id and shard of the entity at or above a path; set by `node.regions`.
         self.entity_of: Callable[[str], tuple[str, int] | None] = lambda path: None
+        # The entity at a path that is here and takes messages as a cell does: as `entity_of`.
+        self.entity_at: Callable[[str], Any] = lambda path: None
         self.self_id = self_id
         self.looked_at = 0.0  # when the clock was last looked at in this turn of the loop
         self.until = 0.0  # then the loop's other work is to have its turn

@@ -38,7 +38,8 @@ METRICS = {
         target=1.1, note="most over fewest shards of a node; least-shard, one joined last"
     ),
     "shard_spread_settled_s": Metric(
-        unit="s", note="from the last one's start of the type; 3 s of them nothing moves any more"
+        unit="s",
+        note="the last one starts the type → nothing moves any more; 0.5 s of looking included",
     ),
     "entity_bytes": Metric(
         unit="B", target=4096, note="resident, all nodes; idle entities with one field"

@@ -69,10 +69,6 @@ class Two(World):
             type_name=TYPE, actor=Notes, **self.more
         )
 
-    def system(self, name: str) -> ActorSystem:
-        """Of a node."""
-        return next(node.system for node in self.running if node.name == name)
-
     def one_on(self, name: str) -> str:
         """An entity that lives there, built."""
         for number in range(50):
@@ -92,6 +88,15 @@ class Two(World):
 
         self.run(tell(), node=name)
 
+    def stop(self, name: str) -> None:
+        """Host nothing there any more."""
+        system = self.system(name)
+
+        async def stop() -> None:
+            system.cluster.sharding.stop(type_name=TYPE)
+
+        self.run(stop(), node=name)
+
     def read(self, name: str, entity_id: str) -> list[int]:
         """Ask it from a node."""
         asked = self.notes[name][entity_id].ask(Read(), timeout_s=30)
@@ -107,24 +112,20 @@ def test_what_an_entity_stopped_by_force_has_not_handled_goes_to_the_next_one(te
         world.read(teller, entity_id)
         world.tell(teller, entity_id, Sleep(), *map(Note, range(5)))
         world.run_for(s=FORCE_S / 4)
-
-        async def stop() -> None:
-            world.system("a").cluster.sharding.stop(type_name=TYPE)
-
-        world.run(stop(), node="a")
+        world.stop("a")
         world.run_for(s=FORCE_S * 10)
         assert world.read("b", entity_id) == [0, 1, 2, 3, 4]
 
 
 def test_who_waited_for_the_answer_of_one_stopped_by_force_is_answered_by_the_next() -> None:
     with Two() as world:
-        entity_id = world.one_on("a")
+        entity_id, system = world.one_on("a"), world.system("a")
         world.tell("a", entity_id, Sleep(), Note(7))
 
         async def ask_and_stop() -> object:
             asked = asyncio.ensure_future(world.notes["a"][entity_id].ask(Read(), timeout_s=30))
             await asyncio.sleep(0.1)
-            world.system("a").cluster.sharding.stop(type_name=TYPE)
+            system.cluster.sharding.stop(type_name=TYPE)
             return await asked
 
         assert world.run(ask_and_stop(), node="a", within_s=40) == [7]
@@ -157,11 +158,7 @@ def test_messages_from_another_node_follow_it_there_and_back() -> None:
         entity_id = world.one_on("a")
         world.tell("b", entity_id, *map(Note, range(3)))
         assert world.read("b", entity_id) == [0, 1, 2]
-
-        async def stop() -> None:
-            world.system("a").cluster.sharding.stop(type_name=TYPE)
-
-        world.run(stop(), node="a")
+        world.stop("a")
         world.run_for(s=5)
         for number in range(3):
             world.tell("ab"[number % 2], entity_id, Note(number))
@@ -172,12 +169,9 @@ def test_messages_from_another_node_follow_it_there_and_back() -> None:
 def test_with_a_limit_the_least_recently_told_one_goes() -> None:
     """Told from another node, without an ask in between."""
     with Two(entities_max=2, shard_count=1) as world:
-        host = (
-            "a"
-            if world.read("a", "n0") == [] and world.system("a").cluster.sharding.state()[0]["here"]
-            else "b"
-        )
-        other = "b" if host == "a" else "a"
+        world.read("a", "n0")
+        is_a = world.system("a").cluster.sharding.state()[0]["here"]
+        other = "b" if is_a else "a"
         for entity_id in ("n1", "n2"):
             world.tell(other, entity_id, Note(1))
         world.run_for(s=1)
