@@ -88,7 +88,7 @@ class Two(World):
 
         self.run(tell(), node=name)
 
-    def stop(self, name: str) -> None:
+    def vacate(self, name: str) -> None:
         """Host nothing there any more."""
         system = self.system(name)
 
@@ -112,7 +112,7 @@ def test_what_an_entity_stopped_by_force_has_not_handled_goes_to_the_next_one(te
         world.read(teller, entity_id)
         world.tell(teller, entity_id, Sleep(), *map(Note, range(5)))
         world.run_for(s=FORCE_S / 4)
-        world.stop("a")
+        world.vacate("a")
         world.run_for(s=FORCE_S * 10)
         assert world.read("b", entity_id) == [0, 1, 2, 3, 4]
 
@@ -158,7 +158,7 @@ def test_messages_from_another_node_follow_it_there_and_back() -> None:
         entity_id = world.one_on("a")
         world.tell("b", entity_id, *map(Note, range(3)))
         assert world.read("b", entity_id) == [0, 1, 2]
-        world.stop("a")
+        world.vacate("a")
         world.run_for(s=5)
         for number in range(3):
             world.tell("ab"[number % 2], entity_id, Note(number))
