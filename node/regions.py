@@ -12,7 +12,7 @@ stops is held and goes to the next one: here after a passivation, elsewhere afte
 is never dropped because a route is missing; what does not fit into the buffer is a dead letter.
 
 Budget: a message to an entity here costs two look-ups more than one to a plain actor, one to an
-entity elsewhere the same; an idle entity costs an object of six slots beside its cell.
+entity elsewhere the same; an idle entity costs an object of seven slots beside its cell.
 `bench.sharding` holds it.
 """
 

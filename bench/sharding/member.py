@@ -101,9 +101,13 @@ class Walker(Actor):
 
 
 class Load:
-    """Asks at a steady rate, each id in turn, whatever becomes of those before; no retries."""
+    """Asks at a steady rate, each id in turn, whatever becomes of those before; no retries. The
+    asks are numbered from `first` on."""
 
-    def __init__(self, refs: Sequence[ActorRef[Any]], per_s: float, timeout_s: float) -> None:
+    def __init__(
+        self, refs: Sequence[ActorRef[Any]], per_s: float, timeout_s: float, first: int
+    ) -> None:
+        self._first = first
         self._refs = refs
         self._per_s = per_s
         self._timeout_s = timeout_s
@@ -123,7 +127,7 @@ class Load:
             due = int((loop.time() - begun_at) * self._per_s)
             self._late_s = max(self._late_s, (due - self._asked) / self._per_s)
             while self._asked < due:
-                task = loop.create_task(self._ask(self._asked))
+                task = loop.create_task(self._ask(self._first + self._asked))
                 self._under_way.add(task)
                 task.add_done_callback(self._under_way.discard)
                 self._asked += 1
@@ -151,6 +155,7 @@ class Load:
         await asyncio.gather(*self._under_way)
         ordered = sorted(self._spans_s)
         return {
+            "first": self._first,
             "asked": self._asked,
             "answered": len(ordered),
             "unanswered": dict(self._failed),
@@ -299,11 +304,11 @@ class Member:
 
     # histories
 
-    async def load(self, ids: int, per_s: float) -> dict[str, object]:
-        """Begin to ask so many ids in turn."""
+    async def load(self, ids: int, per_s: float, first: int = 0) -> dict[str, object]:
+        """Begin to ask so many ids in turn, with numbers from `first` on."""
         walkers = self._entities["walker"]
         refs = [walkers[f"w{number}"] for number in range(ids)]
-        self._load = Load(refs, per_s, ASK_TIMEOUT_S)
+        self._load = Load(refs, per_s, ASK_TIMEOUT_S, first)
         return {"at_s": boottime_s()}
 
     async def end_load(self) -> dict[str, object]:
