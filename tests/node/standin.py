@@ -110,6 +110,14 @@ class StandInLeases:
         return LEASES
 
 
+class StandInSharding:
+    """`system.cluster.sharding`, where no type was started."""
+
+    def state(self) -> list[dict[str, Any]]:
+        """The answer of /shards."""
+        return []
+
+
 class StandInCluster:
     """`system.cluster`. `down` notes its orders, and raises `fault` if there is one."""
 
@@ -119,6 +127,7 @@ class StandInCluster:
         self.orders: list[tuple[str, float]] = []
         self.moves: list[tuple[str, str | None, float]] = []
         self.fault: Exception | None = None
+        self.sharding = StandInSharding()
 
     @property
     def singleton(self) -> StandInCluster:
