@@ -35,6 +35,7 @@ from node.events import Why
 from node.mailbox import Delivery
 from node.messages import Ask, message
 from node.remembering import Remembering
+from node.runtime import ENTITIES
 from node.schema import answer_schema
 from node.supervision import StopCause, StopReason, Supervision
 from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from node.remembered import EntityStore
     from node.runtime import Runtime
 
-PREFIX = "/sharding/"
+PREFIX = ENTITIES
 ID_MAX = 256
 HOPS_MAX = 4
 RETRY_S = 0.5
@@ -141,7 +142,7 @@ class HereShard:
 class Kind:
     """How entities of a type are made: `actor(entity_id, *args)`."""
 
-    __slots__ = ("actor", "args", "daemons", "store", "supervision")
+    __slots__ = ("actor", "args", "store", "supervision")
 
     def __init__(
         self,
@@ -149,14 +150,12 @@ class Kind:
         args: tuple[object, ...],
         supervision: Supervision | None = None,
         *,
-        daemons: bool = False,
         store: EntityStore | None = None,
     ) -> None:
         self.store = store  # remembers who lives; None: nobody does
         self.actor = actor
         self.args = args
         self.supervision = supervision
-        self.daemons = daemons  # entity i is shard i, and always runs
 
 
 class Regions:
@@ -221,7 +220,10 @@ class Regions:
         if region is None or not rest:
             return None
         entity_id = unescaped(rest.partition("/")[0])
-        return entity_id, region.shard_of(entity_id)
+        try:
+            return entity_id, region.shard_of(entity_id)
+        except ValueError:
+            return None
 
     def entity_at(self, path: str) -> Entity | None:
         """The entity at this very path, if it is here and not closed."""
@@ -325,7 +327,7 @@ class Region:
         """To which shard an id belongs. Raises ValueError for an id that can be none."""
         if not isinstance(entity_id, str) or not 0 < len(entity_id) <= ID_MAX:
             raise ValueError(f"{entity_id!r} is no entity id: give a text of 1 to {ID_MAX}")
-        if self.kind is not None and self.kind.daemons:
+        if self.settings.daemons:
             is_number = entity_id.isascii() and entity_id.isdecimal()
             if not is_number or str(int(entity_id)) != entity_id or int(entity_id) >= self.count:
                 raise ValueError(
@@ -510,7 +512,7 @@ class Region:
         shard = self.here[number] = HereShard(self, number)
         shard.remembered.update(remembered)
         self._asked.discard(number)
-        if self.kind is not None and self.kind.daemons:
+        if self.settings.daemons:
             self._make(shard, str(number))
         self._flush(number)
         if remembered:
@@ -528,8 +530,10 @@ class Region:
             shard.restore = loop.call_later(RESTORE_PAUSE_S, self._restore, shard, rest)
 
     def close_shards(self, shards: Iterable[int], force_after_s: float) -> None:
-        """Stop their entities; what they have is handled first."""
-        reason = StopReason(StopCause.HANDED_OVER, "its shard moves")
+        """Stop their entities; what they have is handled first, unless that is to be at once."""
+        at_once = force_after_s <= 0.0
+        what = "another node has its shard" if at_once else "its shard moves"
+        reason = StopReason(StopCause.HANDED_OVER, what)
         for number in shards:
             shard, self.here[number] = self.here[number], None
             if shard is None:
@@ -545,7 +549,9 @@ class Region:
                 if entity.cell is None:
                     self._forget(entity)
                 else:
-                    self._runtime.stop(entity.cell.ref, reason)
+                    self._runtime.stop(entity.cell.ref, reason, at_once=at_once)
+            if shard.entities and at_once:
+                continue  # their coroutines are cancelled, and abandoned if they take no notice
             if shard.entities:
                 loop = self._runtime.loop
                 shard.force = loop.call_later(force_after_s, self._force, shard, reason)
@@ -679,7 +685,7 @@ class Region:
         """It runs whether or not there are messages for it."""
         assert self.kind is not None
         is_remembered = entity.id in entity.shard.remembered
-        return self.kind.daemons or (is_remembered and reason.detail != PASSIVATED)
+        return self.settings.daemons or (is_remembered and reason.detail != PASSIVATED)
 
     def _remember_no_more(self, entity: Entity) -> None:
         shard = entity.shard
@@ -742,7 +748,7 @@ class Region:
     def _sweep(self) -> None:
         self.tick += 1
         oldest = self.tick - SWEEPS
-        if self._remembering is None and (self.kind is None or not self.kind.daemons):
+        if self._remembering is None and not self.settings.daemons:
             for shard in self.here:
                 for entity in list(shard.entities.values()) if shard is not None else ():
                     if entity.used < oldest:

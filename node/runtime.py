@@ -66,6 +66,7 @@ KILL_S = 1.0  # what a shutdown still waits for actors that it had to kill
 PUMP_S = 0.001  # how long actors may run before the loop's other work has its turn
 BLOCKED_AFTER_S = 0.1
 NOWHERE = NodeId("local", 0, 0)
+ENTITIES = "/sharding/"  # what of this runtime's paths are sharded entities
 
 PathHandler = Callable[[NodeId | None, Delivery], None]
 
@@ -116,6 +117,7 @@ class Runtime:
         "counters",
         "entity_at",
         "entity_of",
+        "entity_ref",
         "events",
         "gate",
         "is_idle",
@@ -161,6 +163,8 @@ class Runtime:
         self.entity_of: Callable[[str], tuple[str, int] | None] = lambda path: None
         # The entity at a path that is here and takes messages as a cell does: as `entity_of`.
         self.entity_at: Callable[[str], Any] = lambda path: None
+        # The ref of a sharded entity, wherever it is; set by `node.sharding`.
+        self.entity_ref: Callable[[str], ActorRef[Any] | None] = lambda path: None
         self.self_id = self_id
         self.looked_at = 0.0  # when the clock was last looked at in this turn of the loop
         self.until = 0.0  # then the loop's other work is to have its turn
@@ -202,6 +206,10 @@ class Runtime:
 
     def ref_at(self, node: NodeId | None, path: str, uid: int = 0) -> ActorRef[Any]:
         """A ref to (node, path); None is this node, uid 0 whoever is there. Asks nobody."""
+        if not uid and path.startswith(ENTITIES):
+            found = self.entity_ref(path)
+            if found is not None:
+                return found  # wherever it is now, whichever node says so
         if node is not None and self._is_here(node):
             node = None
         if node is None and uid:

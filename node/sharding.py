@@ -16,7 +16,7 @@ from node.core import COORDINATOR_PREFIX, NodeCore
 from node.entity_ref import EntityRef
 from node.errors import MessageError, SettingsError
 from node.messages import Ask, entity_field
-from node.regions import Kind, Region, Regions
+from node.regions import Kind, Region, Regions, escaped
 from node.supervision import Supervision
 from sharding.coordinator import Phase
 from sharding.events import EvacuateRequested, RebalanceRequested, RegionRequested
@@ -92,6 +92,7 @@ class Sharding:
         self._settings = settings
         self._core = core
         self._clock = clock
+        runtime.entity_ref = self._ref_at
         self._started: dict[str, tuple[object, ...]] = {}
         self._stores: dict[str, EntityStore] = {}
 
@@ -126,8 +127,9 @@ class Sharding:
         is its lease (see `Singletons.start`). Without a coordinator the shards that are known go
         on, and messages for others are held (`buffer_size`, then dead letters).
 
-        A shard moves without loss: messages are held, its entities handle what they have and stop
-        (by force after `hand_off_timeout_s`), and what was held follows in order.
+        A shard moves without loss: messages are held, its entities handle what they have and stop,
+        and what was held follows in order. By force after `hand_off_timeout_s`: what an entity had
+        not handled then is not lost either, but comes behind what other nodes have held.
 
         remember: a store, or its URL (`sqlite:///file`, `etcd://host:port/prefix`), that keeps
         which entities live: they are built again wherever their shard goes, without a message, and
@@ -176,21 +178,30 @@ class Sharding:
             role=role,
             hosts=role is None or role in self._settings.roles,
             eager=True,
+            daemons=True,
             idle_s=None,
         )
-        kind = Kind(actor, tuple(args), supervision, daemons=True)
+        kind = Kind(actor, tuple(args), supervision)
         return self._begin(type_name, settings, kind, lease, (actor, tuple(args), count))
 
     def start_proxy(
-        self, *, type_name: str, shard_count: int = 256, role: str | None = None
+        self,
+        *,
+        type_name: str,
+        shard_count: int = 256,
+        role: str | None = None,
+        daemons: bool = False,
     ) -> Entities[Any]:
         """The way to the entities of a type that this node does not host. Raises `SettingsError`.
 
-        On a node that hosts the type as well it is the same as `start` returned.
+        daemons: of those that `start_daemons` starts; `shard_count` is their number. On a node that
+        hosts the type as well it is the same as `start` returned.
         """
         if type_name in self._started:
             return self.get(type_name)
-        settings = self._checked(type_name, shard_count=shard_count, role=role, hosts=False)
+        settings = self._checked(
+            type_name, shard_count=shard_count, role=role, hosts=False, daemons=daemons
+        )
         self._check_count(type_name, settings)
         region = self._regions.add(type_name, settings, None)
         # In this order: what is known of the coordinator is for the region.
@@ -226,6 +237,15 @@ class Sharding:
         return f"{counts or 'no shard is known here'}; {state['explain']}"
 
     # inside
+
+    def _ref_at(self, path: str) -> EntityRef[Any] | None:
+        """The ref of the entity at a path: good on each node that knows the type, whoever sent
+        it."""
+        found = self._regions.entity_of(path)
+        region = self._regions.by_type.get(path.split("/", 3)[2]) if found is not None else None
+        if found is None or region is None or path != region.prefix + escaped(found[0]):
+            return None
+        return EntityRef(self._runtime, region, found[0])
 
     def _checked(self, type_name: str, **values: Any) -> ShardingSettings:
         from node.cluster import check_name  # it imports us

@@ -488,11 +488,15 @@ class CoordinatorMachine:
             return
         held = self._shards[shard]
         for loser in sorted(held.losers):
-            self._send(loser, HandOff(self.type_name, self.term, (shard,), self._step))
+            self._end_there(loser, shard)
         if held.state is Shard.STOPPING:
             held.order = self._step
             self._send(held.node, HandOff(self.type_name, self.term, (shard,), held.order))
         self._arm(now)
+
+    def _end_there(self, loser: NodeId, shard: int) -> None:
+        order = HandOff(self.type_name, self.term, (shard,), self._step, at_once=True)
+        self._send(loser, order)
 
     def _on_want(self, sender: NodeId, message: WantHomes, now: float) -> None:
         region = self._regions.get(sender)
@@ -717,7 +721,7 @@ class CoordinatorMachine:
                 for node in sorted(held.silent):
                     self._send(node, BeginHandOff(self.type_name, self.term, (shard,)))
             for node in sorted(held.losers):
-                self._send(node, HandOff(self.type_name, self.term, (shard,), self._step))
+                self._end_there(node, shard)
         self._resend_at = now + retry_s if is_open else math.inf
 
     def _finish(self, now: float) -> list[object]:
@@ -766,15 +770,14 @@ _JOINABLE = (HostShards, BeginHandOff, HandOff)
 
 def _joined(effects: list[object]) -> list[object]:
     """Directives of one step to one node become one message, in the place of their first."""
-    joined: dict[tuple[NodeId, type, int], int] = {}
+    joined: dict[tuple[NodeId, object], int] = {}
     result: list[object] = []
     for effect in effects:
         message = effect.message if isinstance(effect, Send) else None
         if not isinstance(effect, Send) or not isinstance(message, _JOINABLE):
             result.append(effect)
             continue
-        number = 0 if isinstance(message, BeginHandOff) else message.number
-        key = (effect.to, type(message), number)
+        key = (effect.to, replace(message, shards=()))
         at = joined.get(key)
         if at is None:
             joined[key] = len(result)

@@ -21,7 +21,8 @@ class OpenShards:
 @dataclass(frozen=True, slots=True)
 class CloseShards:
     """Stop the entities of these shards, who handle what they have; those that have not ended after
-    `force_after_s` are cancelled. Answered by `ShardsClosed`."""
+    `force_after_s` are cancelled, with 0.0 at once: another node has them too. Answered by
+    `ShardsClosed`."""
 
     type_name: str
     shards: tuple[int, ...]

@@ -150,12 +150,14 @@ class HandOffBegun:
 @dataclass(frozen=True, slots=True)
 class HandOff:
     """Stop the entities of these shards. Answered by `ShardsStopped`, at once for shards that the
-    receiver does not have. number: as that of `HostShards`."""
+    receiver does not have. number: as that of `HostShards`. at_once: another has them too, so
+    nothing more is handled."""
 
     type_name: str
     term: Term
     shards: tuple[int, ...]
     number: int = 0
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

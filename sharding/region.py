@@ -369,7 +369,8 @@ class RegionMachine:
         orphans = tuple(s for s in shards if s in self._owned and self._owned[s].term < term)
         if orphans:
             self.counters["sharding: orphans stopped"] += len(orphans)
-            self._close(tuple(s for s in orphans if not self._owned[s].stopping))
+            running = tuple(s for s in orphans if not self._owned[s].stopping)
+            self._close(running, at_once=True)
 
     def _on_host(self, sender: NodeId, message: HostShards) -> None:
         if not self._hosts or self._leaving:
@@ -446,9 +447,10 @@ class RegionMachine:
         shards = self._in_time(message.shards, message.number)
         absent = tuple(shard for shard in shards if shard not in self._owned)
         self._say_stopped(sender, message.term, absent)
-        self._close(tuple(s for s in shards if s in self._owned and not self._owned[s].stopping))
+        running = (s for s in shards if s in self._owned and not self._owned[s].stopping)
+        self._close(tuple(running), at_once=message.at_once)
 
-    def _close(self, shards: tuple[int, ...]) -> None:
+    def _close(self, shards: tuple[int, ...], *, at_once: bool = False) -> None:
         if not shards:
             return
         for shard in shards:
@@ -456,6 +458,8 @@ class RegionMachine:
         force_after_s = self._settings.hand_off_timeout_s
         if self._leaving:
             force_after_s = min(force_after_s, self._settings.leave_timeout_s)
+        if at_once:
+            force_after_s = 0.0
         self._out.append(CloseShards(self.type_name, shards, force_after_s))
 
     # sending

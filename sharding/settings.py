@@ -8,7 +8,8 @@ from dataclasses import dataclass
 SHARDS_MAX = 16_384
 _COUNTS = ("shard_count", "rebalance_absolute_limit", "buffer_size")
 _OPTIONAL = ("idle_s", "entities_max")
-_OTHERS = ("role", "downing", "hosts", "eager", "allocation")
+_FLAGS = ("downing", "hosts", "eager", "daemons")
+_OTHERS = (*_FLAGS, "role", "allocation")
 ALLOCATIONS = ("least-shard", "rendezvous")
 
 
@@ -29,6 +30,7 @@ class ShardingSettings:
     hosts: bool = True  # False: this node only sends to the type
     downing: bool = False  # a strategy decides about the unreachable; else their silence does
     eager: bool = False  # every shard is started, whether or not there is a message for it
+    daemons: bool = False  # entity i is shard i, and always runs
     allocation: str = "least-shard"
     hand_over_timeout_s: float = 10.0  # level none: silence longer than this is not waited for
     hand_off_timeout_s: float = 10.0  # then entities that do not stop are cancelled by force
@@ -49,7 +51,7 @@ class ShardingSettings:
         if self.allocation not in ALLOCATIONS:
             known = " or ".join(map(repr, ALLOCATIONS))
             raise ValueError(f"allocation={self.allocation!r} must be {known}")
-        for name in ("downing", "hosts", "eager"):
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         for name in self.__slots__:

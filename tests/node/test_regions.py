@@ -329,6 +329,46 @@ def test_refs_of_entities_travel_and_reach_them() -> None:
         assert world.taken == [("x", 1), ("x", 2)]
 
 
+def test_a_ref_of_an_entity_outlives_the_node_that_sent_it() -> None:
+    """I-123: it is of the entity, wherever that is, and not of a way over its sender."""
+    with Carts() as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        got: list[Any] = []
+
+        class Keeper(Actor):
+            @on(Give)
+            def give(self, msg: Give) -> None:
+                got.append(msg.to)
+
+        world.spawn(Keeper, name="keeper", node="c")
+        far = world.system("a").runtime.ref_at(world.system("c").runtime.here, "/user/keeper")
+        world["a"].call(far.tell, Give(world.on["a"][cart_id], 1))
+        world.run_for(s=0.5)
+        world.leave("a")
+        world.run_until(lambda: not world["a"].running, within_s=10)
+        world["c"].call(got[0].tell, Put("x", 2))
+        world.run_for(s=1.0)
+        assert world.taken == [("x", 2)]
+        assert got[0] == world.on["c"][cart_id]
+
+
+def test_of_two_that_have_a_shard_the_loser_ends_in_the_middle_of_its_work() -> None:
+    """F17, S4: at level none both sides of a cut have it; after the heal one stops at once."""
+    with Carts("a b c", hand_off_timeout_s=60.0) as world:
+        world.spread()
+        cart_id = id_at(world, "c")
+        world.cut("c")
+        world.run_for(s=14.0)
+        assert world.ask("a", cart_id, Count(), timeout_s=20.0) == 1
+        for name in "ac":
+            world.tell(name, cart_id, Hang())
+        world.run_for(s=1.0)
+        assert [x for x, _ in world.alive].count(cart_id) == 2
+        world.heal_all()
+        world.run_until(lambda: [x for x, _ in world.alive].count(cart_id) == 1, within_s=5)
+
+
 # holding
 
 
@@ -663,6 +703,20 @@ def test_daemons_run_without_a_message_each_in_the_shard_of_its_number() -> None
         assert sorted(running) == [0, 1, 2, 3, 4]
         assert {name for _, name in world.log} == {f"{n}/{n}" for n in range(5)}
         assert world.run(world.on["b"]["3"].ask(Who()), node="b") == "3"
+
+
+def test_a_proxy_of_daemons_knows_their_shards_by_number() -> None:
+    """I-124: and not by a hash, which would send each by way of another node."""
+    with Daemons("a b") as world:
+        world.until_all_up()
+        world.run_for(s=5.0)
+        proxies = world["b"].call(
+            world.system("b").cluster.sharding.start_proxy,
+            type_name="others",
+            shard_count=5,
+            daemons=True,
+        )
+        assert [proxies[str(number)].shard_id for number in range(5)] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("daemon_id", ["5", "-1", "x", "", "03", "٣", "1.0"])

@@ -235,7 +235,7 @@ def test_an_orphan_stops_and_says_so_when_it_has() -> None:
     site.term = Term(2, A)
     site.hear("a", AskReport(TYPE, site.term))
     homes(site, C, 1)
-    assert orders(site.out, CloseShards) == [CloseShards(TYPE, (1,), 10.0)]
+    assert orders(site.out, CloseShards) == [CloseShards(TYPE, (1,), 0.0)]  # at once
     assert ((1,), C) in routes(site.out)
     homes(site, C, 1)
     assert orders(site.out, CloseShards) == []
