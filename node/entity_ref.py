@@ -12,11 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from node.codec import name_to_travel
-from node.mailbox import Delivery
 from node.messages import Ask
 from node.ref import ActorRef
 from node.regions import escaped
-from node.schema import CHECKS
 
 if TYPE_CHECKING:
     from node.regions import Region
@@ -51,10 +49,7 @@ class EntityRef(ActorRef[M_contra]):
                     entity.used = region.tick
                     if region.lru is not None:
                         region.lru.move_to_end(entity)
-                    ref = entity.ref
-                    if ref is None:
-                        ref = entity.ref = HereRef(self._runtime, None, self.path, 0, cell)
-                    return ref
+                    return cell.ref
         else:
             home = region.homes[self.shard_id]
             if home is not None:
@@ -100,19 +95,3 @@ def _check_travels(cls: type) -> None:
     """Refuse what could not follow an entity to another node, wherever it is now."""
     name_to_travel(cls)
     _TRAVEL.add(cls)
-
-
-class HereRef(ActorRef[Any]):
-    """To the cell that an entity has here now. What it takes is for whoever is the entity: when
-    this one has to stop before, the next one gets it."""
-
-    __slots__ = ()
-
-    def tell(self, message: Any, sender: ActorRef[Any] | None = None) -> None:
-        """As `ActorRef.tell`; in the mailbox it is known whom it is for."""
-        cell = self._cell
-        assert cell is not None
-        CHECKS[type(message)](message)
-        error = cell.put(Delivery(message, sender, None, self.path, 0))
-        if error is not None:
-            raise error

@@ -124,9 +124,7 @@ class ActorRef(Extension, Generic[M_contra]):
                 await asyncio.sleep(0)  # the loop has other work too
             return
         CHECKS[type(message)](message)
-        item: object = message
-        if sender is not None or not self.uid:
-            item = Delivery(message, sender, None, self.path, self.uid)
+        item = message if sender is None else Delivery(message, sender, None, self.path, self.uid)
         taken = cell.offer(item)
         if taken is not None:
             try:

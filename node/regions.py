@@ -12,7 +12,7 @@ stops is held and goes to the next one: here after a passivation, elsewhere afte
 is never dropped because a route is missing; what does not fit into the buffer is a dead letter.
 
 Budget: a message to an entity here costs two look-ups more than one to a plain actor, one to an
-entity elsewhere the same; an idle entity costs an object of seven slots beside its cell.
+entity elsewhere the same; an idle entity costs an object of six slots beside its cell.
 `bench.sharding` holds it.
 """
 
@@ -24,7 +24,7 @@ import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossip.membership import NodeId
 from node.actor import Actor
@@ -43,7 +43,6 @@ from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
 from sharding.settings import ShardingSettings, shard_of
 
 if TYPE_CHECKING:
-    from node.ref import ActorRef
     from node.remembered import EntityStore
     from node.runtime import Runtime
 
@@ -81,17 +80,16 @@ def unescaped(part: str) -> str:
 class Entity:
     """One entity here: its cell, and when it was last used.
 
-    `ref` leads to this cell, for `node.entity_ref`. `closed`, `put` and `put_all` are as a cell's:
-    for `node.remote`, which puts what comes over a connection straight in while it is not closed.
+    `closed`, `put` and `put_all` are as a cell's: for `node.remote`, which puts what comes over a
+    connection straight in while it is not closed.
     """
 
-    __slots__ = ("cell", "failures", "held", "id", "ref", "shard", "used")
+    __slots__ = ("cell", "failures", "held", "id", "shard", "used")
 
     def __init__(self, entity_id: str, shard: HereShard) -> None:
         self.id = entity_id
         self.shard = shard
         self.cell: Cell | None = None  # None: it waits to be built anew
-        self.ref: ActorRef[Any] | None = None
         self.used = 0
         self.failures = 0
         self.held: deque[tuple[NodeId | None, Delivery]] | None = None
@@ -106,22 +104,19 @@ class Entity:
         cell = self.cell
         return cell is None or cell.closed
 
-    def put(self, delivery: Delivery) -> None:
+    def put(self, item: object) -> None:
         """Take a message; it must not be closed."""
         cell, region = self.cell, self.shard.region
         assert cell is not None
         self.used = region.tick
         if region.lru is not None:
             region.lru.move_to_end(self)
-        cell.put(delivery)
+        cell.put(item)
 
     def put_all(self, messages: list[object]) -> None:
-        """`put` several bare messages that came from another node, in their order. The next one
-        gets those that this one does not handle, so it must be known whom they are for."""
-        assert self.cell is not None
-        path = self.cell.path
+        """`put` several bare messages that came from another node, in their order."""
         for each in messages:
-            self.put(Delivery(each, None, None, path, 0))
+            self.put(each)
 
 
 class HereShard:
@@ -668,7 +663,7 @@ class Region:
     def entity_ended(self, entity: Entity, reason: StopReason) -> None:
         """It has terminated: for good, or until its next message."""
         shard = entity.shard
-        entity.cell = entity.ref = None
+        entity.cell = None
         if shard.closing:
             self._forget(entity)
             if not shard.entities:
