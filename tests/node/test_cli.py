@@ -54,6 +54,23 @@ def test_help_stays_light() -> None:
     assert not loaded & {*heavy, "difflib", "node.testkit"}
 
 
+def test_a_member_without_a_lease_loads_no_store() -> None:
+    """Nor what drives a lease: it would take more memory and a longer start for nothing."""
+    words = "import sys, node.system, node.zmq_environment; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = set(result.stdout.split())
+    assert "node.system" in loaded
+    heavy = {"sqlite3", "lease.sqlite", "lease.keeper", "lease.lease", "node.remembered", "aiohttp"}
+    assert not loaded & heavy
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
