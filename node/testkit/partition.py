@@ -127,12 +127,15 @@ class PartitionWorld(World):
     singleton runs under a lease, whose store has troubles of its own.
     """
 
+    kinds: tuple[str, ...] = KINDS
+    """Of which the seed draws one."""
+
     def __init__(
         self, seed: int, settings: Settings, nodes: int | None = None, *, leased: bool = False
     ) -> None:
         dice = self.dice = random.Random(f"partition {seed}")
         count = dice.randint(3, 7) if nodes is None else nodes
-        kind = dice.choice(KINDS)
+        kind = dice.choice(self.kinds)
         seeds = dice.randint(1, min(3, count))
         spare = " ".join(NAMES[count : count + 2])
         self.told = Run(seed, kind, count)
@@ -210,6 +213,12 @@ class PartitionWorld(World):
         except (WorldError, TenureError) as error:
             words = " ".join(str(error).partition("; the last steps:")[0].split())
             told.violations.append(f"{type(error).__name__}: {words[:ERROR_CHARS_MAX]}")
+        self._judge_log()
+        return told
+
+    def _judge_log(self) -> None:
+        """What must hold of the whole run, whatever became of it in the end."""
+        told = self.told
         for overlap in self.log.overlaps(SUBJECT):
             told.violations.append(
                 f"two acted at once for {overlap.duration_s:.3f} s from {overlap.from_s:.3f} s: "
@@ -219,7 +228,6 @@ class PartitionWorld(World):
         tokens = list(self.tokens.values())
         if any(later < earlier for earlier, later in pairwise(tokens)):
             told.violations.append(f"tokens do not grow: {tokens[-10:]}")
-        return told
 
     def _play(self) -> None:
         dice = self.dice
@@ -231,8 +239,7 @@ class PartitionWorld(World):
         self.until_all_up(within_s=ALL_UP_WITHIN_S)
         self.run_until(lambda: bool(self._acting()), within_s=ALL_UP_WITHIN_S)
         self.run_for(s=1.0)
-        one_is_enough = isinstance(self._strategy, (DownAll, KeepReferee))
-        if dice.random() < 0.4 and not self._of_role and not one_is_enough:
+        if dice.random() < 0.4 and self._may_reseat():
             # The lowest address leads; the oldest hosts. Often they are not one.
             self.restart(self.core[0], after_s=dice.random())
             self.until_all_up(within_s=ALL_UP_WITHIN_S)
@@ -246,6 +253,10 @@ class PartitionWorld(World):
             self._trouble(self.store)
         getattr(self, "_do_" + self.told.kind.replace(" ", "_").replace("-", "_"))()
         self._calm()
+
+    def _may_reseat(self) -> bool:
+        """Whether a process may be killed before the faults begin."""
+        return not self._of_role and not isinstance(self._strategy, (DownAll, KeepReferee))
 
     def _trouble(self, store: SimStore) -> None:
         """Each run has some of it, at instants of its own."""
@@ -306,6 +317,9 @@ class PartitionWorld(World):
         self.run_until(lambda: not any(node.paused for node in self.running), within_s=120.0)
         self._healed_at = self.now
         self._judge_the_return()
+        self._note_takeovers()
+
+    def _note_takeovers(self) -> None:
         after = [i for i in self.log.instances if i.number not in self._hosts_before]
         acting = {step.instance: step.at_s for step in reversed(self.log.steps)}
         for instance in after:
@@ -408,11 +422,7 @@ class PartitionWorld(World):
 
     def _watch(self) -> None:
         """After each step of the world: what happens only now and then is to be covered."""
-        if "suspension" not in self.told.covered:
-            for instance in self.log.running(SUBJECT):
-                gate = self[instance.node].system.runtime.gate
-                if not self[instance.node].paused and not gate.is_open_now:
-                    self.told.covered.add("suspension")
+        self._watch_gates()
         for node in self.nodes:
             if self._is_ending_though_spared(node):
                 del self._spared[node.name]
@@ -422,6 +432,13 @@ class PartitionWorld(World):
             ends = node.running and node.ended is not None and node.ended.exit_code == 10
             if ends and (not self._decided_at or self.now - self._decided_at[-1] > NEAR_S):
                 self._decided_at.append(self.now)
+
+    def _watch_gates(self) -> None:
+        if "suspension" not in self.told.covered:
+            for instance in self.log.running(SUBJECT):
+                gate = self[instance.node].system.runtime.gate
+                if not self[instance.node].paused and not gate.is_open_now:
+                    self.told.covered.add("suspension")
 
     def _judge_steps(self, store: SimStore) -> None:
         """A step under a lease that somebody who waits may have by now is one too many, whether

@@ -22,6 +22,7 @@ from lease.record import LeaseRecord
 from node.authority import Authority, Gate, LeasedAuthority
 from node.cell import Cell
 from node.testkit.host import SimStateStore
+from sharding.coordinator import CoordinatorMachine
 from singleton.effects import StopCause
 from singleton.machine import CANDIDATE, SingletonMachine
 from singleton.messages import AnswerKind, HandOverAsk
@@ -143,6 +144,27 @@ def _early_release() -> Patches:
     ]
 
 
+def _term_from_up_number() -> Patches:
+    begin = CoordinatorMachine._begin_term
+
+    def at_its_age(self: CoordinatorMachine, now: float, why: str) -> None:
+        me = None if self._view is None else self._view.by_id.get(self.self_id)
+        self._number = (0 if me is None else me.up_number) - 1
+        begin(self, now, why)
+
+    return [(CoordinatorMachine, "_begin_term", at_its_age)]
+
+
+def _rebuild_without_report() -> Patches:
+    check = CoordinatorMachine._check_complete
+
+    def at_once(self: CoordinatorMachine, now: float) -> None:
+        self._waiting.clear()
+        check(self, now)
+
+    return [(CoordinatorMachine, "_check_complete", at_once)]
+
+
 SABOTAGES: dict[str, tuple[str, Callable[[], Patches]]] = {
     "no-contact": ("whatever is unique acts without contact", _no_contact),
     "no-joint": ("only the present view is counted, not the last converged one", _no_joint),
@@ -166,8 +188,19 @@ SABOTAGES: dict[str, tuple[str, Callable[[], Patches]]] = {
         "with downing+lease: the lease is released when a stop is ordered",
         _early_release,
     ),
+    "term-from-up-number": (
+        "with sharding: the number of a term is the age of its member, not one more than any",
+        _term_from_up_number,
+    ),
+    "rebuild-without-report": (
+        "with sharding: shards are allocated although some have not said what they have",
+        _rebuild_without_report,
+    ),
 }
 """Name → what it takes out, and how."""
 
 UNDER_A_LEASE = frozenset({"nonce-per-process", "early-release"})
 """What does harm only where there is a lease."""
+
+OF_SHARDING = frozenset({"term-from-up-number", "rebuild-without-report"})
+"""What is a matter of sharded entities."""

@@ -2,7 +2,7 @@
 
 Decides how seeds are spread over processes, what is reported, and the exit code: 0 when nothing was
 found (or a planted fault was), 1 otherwise. Does not decide what a run is: that is
-`node.testkit.partition`.
+`node.testkit.partition`, for entities `node.testkit.sharded`.
 Called by the command line.
 """
 
@@ -18,15 +18,17 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from downing.strategies import LeaseMajority
 from node.errors import SettingsError
 from node.settings import LEASED_LEVEL, LEVELS, Settings
+from node.testkit import sharded
 from node.testkit.partition import Run, run_partition
-from node.testkit.sabotage import SABOTAGES, UNDER_A_LEASE, sabotage
+from node.testkit.sabotage import OF_SHARDING, SABOTAGES, UNDER_A_LEASE, sabotage
+from node.testkit.sharded import run_sharded
 
 FOUND = 1
 NODES_MIN, NODES_MAX = 3, 24  # two more join in the course of a run
@@ -34,6 +36,7 @@ COVERED = (
     "takeover", "suspension", "heal near a decision", "minority host", "restart", "one-way",
     "relay", "pause", "leave", "join", "order", "two candidates", "move",
 )  # fmt: skip
+SUBJECTS = ("singleton", "sharding")
 COVERED_LEASED = ("store outage", "lost answers", "late writes", "unheard renewal")
 COVERED_SHARE_MIN = 0.02
 VIOLATIONS_SHOWN_MAX = 10
@@ -43,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Its flags."""
     parser.add_argument(
         "--scenario", choices=("partition",), default="partition", help="what happens (partition)"
+    )
+    parser.add_argument(
+        "--subject",
+        choices=SUBJECTS,
+        help="what is to be in one place: a singleton, or each entity of a sharded type "
+        "(singleton, or what a planted fault is in)",
     )
     parser.add_argument(
         "--nodes", type=_nodes, metavar="N", help="members, 3 to 24 (3 to 7, by the seed)"
@@ -55,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--protection",
-        choices=LEVELS[1:],
+        choices=LEVELS,
         help="downing, or downing+lease with a store that has troubles of its own (downing, or "
-        "what a planted fault needs)",
+        "what a planted fault needs); none, with sharding only, where two may act and are counted",
     )
     parser.add_argument("--preset", default="lan", help="timings, as of a member (lan)")
     parser.add_argument("--seeds", type=_count, default=100, metavar="K", help="so many runs (100)")
@@ -103,9 +112,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.protection is None:
         needs_lease = arguments.sabotage in UNDER_A_LEASE
         arguments.protection = LEASED_LEVEL if needs_lease else LEVELS[1]
+    if arguments.subject is None:
+        arguments.subject = SUBJECTS[arguments.sabotage in OF_SHARDING]
     try:
-        settings = Settings(downing=arguments.downing, preset=arguments.preset)
-        _check(settings)
+        settings = _settings(arguments)
     except SettingsError as error:
         print(f"tenure: {error}", file=sys.stderr)
         return 2
@@ -117,6 +127,7 @@ def main(argv: Sequence[str]) -> int:
         planted=arguments.sabotage,
         leased=arguments.protection == LEASED_LEVEL,
         jobs=arguments.jobs or os.cpu_count() or 1,
+        subject=arguments.subject,
     )
     result = summary(runs, arguments, time.monotonic() - begun)
     if arguments.json is not None:
@@ -124,6 +135,20 @@ def main(argv: Sequence[str]) -> int:
     _show(runs, result)
     found = result["violations"] > 0
     return 0 if found is (arguments.sabotage is not None) else FOUND
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.protection == LEVELS[0]:
+        if arguments.subject != SUBJECTS[1]:
+            raise SettingsError(
+                "protection='none' is simulated with --subject sharding only: of a singleton at "
+                "this level two may act as long as a split lasts"
+            )
+        arguments.downing = "none"
+        return Settings(downing="none", preset=arguments.preset)
+    settings = Settings(downing=arguments.downing, preset=arguments.preset)
+    _check(settings)
+    return settings
 
 
 def _check(settings: Settings) -> None:
@@ -150,10 +175,12 @@ def run_all(
     planted: str | None,
     jobs: int,
     leased: bool = False,
+    subject: str = SUBJECTS[0],
 ) -> list[Run]:
     """All runs, by seed; with a planted fault it ends soon after the first run that found it."""
+    play = run_sharded if subject == SUBJECTS[1] else run_partition
     work = functools.partial(
-        _run_one, settings=settings, nodes=nodes, planted=planted, leased=leased
+        _run_one, play=play, settings=settings, nodes=nodes, planted=planted, leased=leased
     )
     runs: list[Run] = []
     if jobs <= 1:
@@ -173,14 +200,20 @@ def run_all(
 
 
 def _run_one(
-    seed: int, *, settings: Settings, nodes: int | None, planted: str | None, leased: bool
+    seed: int,
+    *,
+    play: Callable[..., Run],
+    settings: Settings,
+    nodes: int | None,
+    planted: str | None,
+    leased: bool,
 ) -> Run:
     logging.disable(logging.CRITICAL)  # what the simulated nodes say is no news here
     try:
         if planted is None:
-            return run_partition(seed, settings, nodes, leased=leased)
+            return play(seed, settings, nodes, leased=leased)
         with sabotage(planted):
-            return run_partition(seed, settings, nodes, leased=leased)
+            return play(seed, settings, nodes, leased=leased)
     finally:
         logging.disable(logging.NOTSET)
 
@@ -192,6 +225,7 @@ def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -
     takeovers = [at_s for run in runs for at_s in run.takeovers_s[:1]]
     result: dict[str, Any] = {
         "scenario": arguments.scenario,
+        "subject": arguments.subject,
         "settings": {
             "nodes": arguments.nodes or "3 to 7",
             "downing": arguments.downing,
@@ -214,20 +248,26 @@ def summary(runs: Sequence[Run], arguments: argparse.Namespace, took_s: float) -
         "kinds": dict(sorted(Counter(run.kind for run in runs).items())),
         "took_s": round(took_s, 1),
     }
-    leased = arguments.protection == LEASED_LEVEL
-    for what in (*COVERED, *COVERED_LEASED) if leased else COVERED:
+    for what in _to_cover(arguments):
         result[f"coverage_{what.replace(' ', '_').replace('-', '_')}"] = (
             covered[what] / len(runs) if runs else 0.0
         )
     return result
 
 
+def _to_cover(arguments: argparse.Namespace) -> Sequence[str]:
+    level = arguments.protection
+    of_subject = sharded.covered(level) if arguments.subject == SUBJECTS[1] else COVERED
+    return (*of_subject, *COVERED_LEASED) if level == LEASED_LEVEL else of_subject
+
+
 def _show(runs: Sequence[Run], result: dict[str, Any]) -> None:
     settings = result["settings"]
     planted = f", sabotage {settings['sabotage']}" if settings["sabotage"] else ""
     print(
-        f"{result['scenario']}: {result['runs']} runs of {settings['nodes']} members, "
-        f"{settings['downing']}, preset {settings['preset']}{planted}: {result['violations']} with "
+        f"{result['scenario']}, {result['subject']}: {result['runs']} runs of "
+        f"{settings['nodes']} members, {settings['downing']}, preset "
+        f"{settings['preset']}{planted}: {result['violations']} with "
         f"a violation, {result['empty']} ended empty, in {result['took_s']:.0f} s"
     )
     for found in result["found"]:
