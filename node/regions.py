@@ -370,7 +370,7 @@ class Region:
         origin = node if delivery.hops else None
         number = self.shard_of(entity_id)
         if self.homes[number] == node or self._held.get(number):
-            self._hold(number, origin, delivery)
+            self._hold(number, origin, delivery, asks=False)  # its way is missing, not its home
             self._retry_later()
         else:
             self.deliver(entity_id, origin, delivery)
