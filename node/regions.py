@@ -252,6 +252,11 @@ class Regions:
         return sum(region.forwarded_count for region in self.by_type.values())
 
     @property
+    def held_count(self) -> int:
+        """Messages that wait here for a home, or for an entity."""
+        return sum(region.held_count for region in self.by_type.values())
+
+    @property
     def has_any(self) -> bool:
         """True once a type was started here."""
         return bool(self.by_type)

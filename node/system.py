@@ -639,7 +639,8 @@ class ActorSystem:
         for _ in range(FORWARD_ROUNDS_MAX):
             before = self._proxies.forwarded_count, self._regions.forwarded_count
             await asyncio.sleep(FORWARD_S)
-            if (self._proxies.forwarded_count, self._regions.forwarded_count) == before:
+            after = self._proxies.forwarded_count, self._regions.forwarded_count
+            if after == before and not self._regions.held_count:
                 return
 
     def _singletons_left(self) -> dict[str, object]:

@@ -309,6 +309,8 @@ class RegionMachine:
             self.accepted = term
             self._drains.clear()
             self._orders.clear()
+            for shard in self._held:
+                self._homes.pop(shard, None)  # it may have moved: the last home is none to send to
             self._wanted |= self._held
             self._held.clear()
         self._reported_to = term
