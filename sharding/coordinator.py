@@ -140,6 +140,7 @@ class CoordinatorMachine:
         self._unproven: set[NodeId] = set()
         self._resend_at = math.inf
         self._rebalance_at = math.inf
+        self._repeat_at = math.inf
         self._poll_at = math.inf
         self._begins_end_at = math.inf
         self._term_at = math.inf  # a new term begins then
@@ -183,6 +184,8 @@ class CoordinatorMachine:
             if now >= self._rebalance_at:
                 self._rebalance_at = now + self._settings.rebalance_interval_s
                 self._rebalance(now)
+            if now >= self._repeat_at:
+                self._repeat_homes(now)
         return self._finish(now)
 
     @property
@@ -195,6 +198,7 @@ class CoordinatorMachine:
         return min(
             self._resend_at,
             self._rebalance_at,
+            self._repeat_at,
             self._begins_end_at,
             self._term_at,
             min(self._lost.values(), default=math.inf),
@@ -250,7 +254,7 @@ class CoordinatorMachine:
         self._announce.clear()
         self._out = [effect for effect in self._out if isinstance(effect, Publish)]
         self._resend_at = self._rebalance_at = self._poll_at = math.inf
-        self._begins_end_at = self._term_at = math.inf
+        self._begins_end_at = self._term_at = self._repeat_at = math.inf
 
     def _members(self) -> list[Member]:
         """Who may have shards: every member that is not down. Whether its record shows the type
@@ -265,13 +269,24 @@ class CoordinatorMachine:
             return
         self.phase = Phase.LEADING
         self._rebalance_at = now + self._settings.rebalance_interval_s
-        for node in self._listeners():
-            homes = self._homes(self._shards)
-            self._send(node, HomesAre(self.type_name, self.term, homes, whole=True))
+        self._say_homes(now)
         if self._settings.eager:
             self._want(range(self._settings.shard_count))
         self._allocate_wanted(now)
         self._move_from_leavers(now)
+
+    def _say_homes(self, now: float) -> None:
+        self._repeat_at = now + self._settings.homes_interval_s
+        homes = self._homes(self._shards)
+        for node in self._listeners():
+            self._send(node, HomesAre(self.type_name, self.term, homes, whole=True))
+
+    def _repeat_homes(self, now: float) -> None:
+        """What changes is told once, and may have been lost; not while something moves."""
+        if all(map(self._is_settled_at_home, self._shards)):
+            self._say_homes(now)
+        else:
+            self._repeat_at = now + self._settings.retry_s
 
     # membership
 

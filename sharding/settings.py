@@ -40,6 +40,7 @@ class ShardingSettings:
     rebalance_interval_s: float = 1.0
     rebalance_relative_limit: float = 0.1  # of all shards, moved in one round at most
     rebalance_absolute_limit: int = 64  # and never more than so many
+    homes_interval_s: float = 30.0  # the whole map is said again: news may be lost on their way
     leave_timeout_s: float = 5.0  # a leaver whose shards were not moved by then stops them
     buffer_size: int = 10_000  # messages that a region holds for shards without a home
     idle_s: float | None = 120.0  # entities without a message for so long are passivated

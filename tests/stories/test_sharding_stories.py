@@ -227,9 +227,9 @@ def test_a_shard_with_two_owners_is_not_given_away_before_both_have_stopped() ->
     for node, claim in claims.items():
         report = Report(TYPE, term, 1, hosts=True, is_region=True, claims=claim)
         coordinator.handle(PeerMessage(node, report), 0.0)
-    after = coordinator.handle(PeerMessage(b, ShardsStopped(TYPE, term, (0,))), 0.1)
+    after = coordinator.handle(PeerMessage(b, ShardsStopped(TYPE, term, (0,), number=99)), 0.1)
     assert not any("HostShards" in str(effect) for effect in after)
-    after = coordinator.handle(PeerMessage(c, ShardsStopped(TYPE, term, (0,))), 0.2)
+    after = coordinator.handle(PeerMessage(c, ShardsStopped(TYPE, term, (0,), number=99)), 0.2)
     assert sum("HostShards" in str(effect) for effect in after) == 1
 
 
