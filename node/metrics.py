@@ -102,7 +102,25 @@ def _gauges(system: ActorSystem) -> Iterable[Metric]:
         unproven.add_metric([row["name"]], len(row["unproven"]))
     yield running
     yield unproven
+    yield from _sharding(system)
     yield from _leases(system)
+
+
+def _sharding(system: ActorSystem) -> Iterable[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    shards = GaugeMetricFamily("tenure_shards", "shards that live on this node", labels=["type"])
+    entities = GaugeMetricFamily("tenure_entities", "entities on this node", labels=["type"])
+    held = GaugeMetricFamily(
+        "tenure_shard_messages_held", "messages that wait here for a home", labels=["type"]
+    )
+    for row in system.cluster.sharding.state():
+        shards.add_metric([row["type"]], len(row["here"]))
+        entities.add_metric([row["type"]], row["entities_here"])
+        held.add_metric([row["type"]], row["held"])
+    yield shards
+    yield entities
+    yield held
 
 
 def _leases(system: ActorSystem) -> Iterable[Metric]:

@@ -110,12 +110,40 @@ class StandInLeases:
         return LEASES
 
 
+SHARDS: list[dict[str, Any]] = [
+    {
+        "type": "cart",
+        "shard_count": 3,
+        "coordinator": "127.0.0.1:25520",
+        "term": "4 of 127.0.0.1:25520",
+        "homes": {"127.0.0.1:25520": [0, 2]},
+        "counts": {"127.0.0.1:25520": 2},
+        "here": [0, 2],
+        "stopping_here": [],
+        "entities_here": 7,
+        "held": 1,
+        "moves": [{"shard": 1, "state": "starting", "node": "127.0.0.1:25521"}],
+        "explain": "2 shards here, 2 known",
+    }
+]
+
+
 class StandInSharding:
-    """`system.cluster.sharding`, where no type was started."""
+    """`system.cluster.sharding`. `rebalance` notes its orders."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
 
     def state(self) -> list[dict[str, Any]]:
         """The answer of /shards."""
-        return []
+        return SHARDS
+
+    def rebalance(self, *, type_name: str) -> str:
+        """Note the order."""
+        if type_name != "cart":
+            raise LookupError(f"this node knows no sharded type {type_name!r}")
+        self.orders.append(type_name)
+        return "2 at 127.0.0.1:25520"
 
 
 class StandInCluster:

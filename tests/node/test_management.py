@@ -15,7 +15,7 @@ from node.errors import AddressInUseError, SettingsError
 from node.management import Request, Routes, is_loopback, read_token, reserve, start_management
 from node.metrics import exposition, metric_name
 from node.system import ActorSystem
-from tests.node.standin import LEASES, SINGLETONS, STATE, StandInSystem
+from tests.node.standin import LEASES, SHARDS, SINGLETONS, STATE, StandInSystem
 
 ORDER = b'{"address": "127.0.0.1:25521"}'
 
@@ -95,6 +95,19 @@ async def test_state_is_what_the_system_says(door: Door) -> None:
     assert (await door.ask("GET", "/leases")).value == LEASES
 
 
+async def test_shards_are_shown_and_rebalanced_by_order(door: Door) -> None:
+    """An order for what is no type is refused in words."""
+    assert (await door.ask("GET", "/shards")).value == SHARDS
+    reply = await door.ask("POST", "/shards/rebalance", b'{"type": "cart"}')
+    assert reply.status == 202
+    assert reply.value == {"type": "cart", "asked": True, "explain": "2 at 127.0.0.1:25520"}
+    assert door.system.cluster.sharding.orders == ["cart"]
+    reply = await door.ask("POST", "/shards/rebalance", b'{"type": "boots"}')
+    assert reply.status == 404
+    assert "boots" in str(reply.value)
+    assert (await door.ask("POST", "/shards/rebalance", b"{}")).status == 400
+
+
 async def test_metrics_are_prometheus_text(door: Door) -> None:
     """Counters end in _total, what may fall does not."""
     reply = await door.ask("GET", "/metrics")
@@ -117,6 +130,9 @@ async def test_metrics_are_prometheus_text(door: Door) -> None:
         "tenure_contact_held 1.0",
         "tenure_contact_remaining_s 2.0",
         'tenure_singleton_running{singleton="counter"} 1.0',
+        'tenure_shards{type="cart"} 2.0',
+        'tenure_entities{type="cart"} 7.0',
+        'tenure_shard_messages_held{type="cart"} 1.0',
         'tenure_lease_held{lease="jobs"} 1.0',
         'tenure_lease_remaining_s{lease="jobs"} 12.5',
         'tenure_lease_acquire_s_count{lease="jobs"} 2.0',
