@@ -1,7 +1,7 @@
 """Random faults against sharded entities, many seeds, judged from outside.
 
 `make test` runs 40 seeds, `make test-long` 5,000; `python -m node simulate --subject sharding` runs
-the same ones.
+the same ones. Planted faults: `test_partition_runs.py`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,6 @@ def test_at_level_none_all_is_one_again_in_the_end(how_many: HowMany) -> None:
     )
     assert [(run.seed, run.kind, run.violations) for run in runs if run.violations] == []
     assert any("overlap" in run.covered for run in runs)
-
-
-@pytest.mark.parametrize(
-    ("fault", "seeds"),
-    [("rebuild-without-report", range(40)), ("term-from-up-number", range(40, 100))],
-)
-def test_a_fault_planted_into_the_rebuild_is_found(fault: str, seeds: range) -> None:
-    runs = simulate.run_all(DOWNING, seeds, nodes=None, planted=fault, jobs=1, subject="sharding")
-    assert any(run.violations for run in runs)
 
 
 def test_a_run_is_a_function_of_its_seed() -> None:
