@@ -129,7 +129,8 @@ class Sharding:
 
         A shard moves without loss: messages are held, its entities handle what they have and stop,
         and what was held follows in order. By force after `hand_off_timeout_s`: what an entity had
-        not handled then is not lost either, but comes behind what other nodes have held.
+        not handled then is not lost either, but comes behind what other nodes have held; the same
+        when a leaver finds no coordinator within `Settings.stop_timeout_s`.
 
         remember: a store, or its URL (`sqlite:///file`, `etcd://host:port/prefix`), that keeps
         which entities live: they are built again wherever their shard goes, without a message, and
