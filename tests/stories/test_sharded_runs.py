@@ -1,6 +1,6 @@
 """Random faults against sharded entities, many seeds, judged from outside.
 
-`make test` runs 40 seeds, `make test-long` 5,000; `python -m node simulate --subject sharding` runs
+`make test` runs 24 seeds, `make test-long` 5,000; `python -m node simulate --subject sharding` runs
 the same ones. Planted faults: `test_partition_runs.py`.
 """
 
@@ -22,7 +22,7 @@ def test_no_entity_acts_in_two_places_and_all_answer_in_the_end(
     part: int, how_many: HowMany
 ) -> None:
     """A part of the seeds, so that all cores can work."""
-    seeds = range(part, how_many(short=40, long=5_000), PARTS)
+    seeds = range(part, how_many(short=24, long=5_000), PARTS)
     runs = simulate.run_all(DOWNING, seeds, nodes=None, planted=None, jobs=1, subject="sharding")
     bad = [f"seed {run.seed} ({run.kind}): {run.violations}" for run in runs if run.violations]
     assert bad == []
