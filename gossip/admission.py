@@ -78,6 +78,7 @@ class Admission:
         member = request.member
         if not ground.is_sure:
             ground.counters["joins-dropped"] += 1
+            self._ask_its_tenant(sender, member, now)
             return  # we may have been removed while we did not run
         if member.id != sender:
             ground.counters["join-forged"] += 1
@@ -102,6 +103,19 @@ class Admission:
         self._rearm()
         if pending.tenant is None:
             ground.send(sender, JoinChallenge(pending.nonce))
+
+    def _ask_its_tenant(self, sender: NodeId, member: Member, now: float) -> None:
+        """It has the address of a member of ours, who does not answer then: where all others were
+        replaced while we did not run, nobody else tells us."""
+        tenant = self._ground.member_at((member.id.host, member.id.port))
+        is_bounded = len(self._pending) < self._ground.settings.pending_joins_max
+        if tenant is None or member.id != sender or tenant.id == sender or not is_bounded:
+            return
+        if sender not in self._pending:
+            pending = _Pending(member, self._ground.rng.getrandbits(62), now)
+            self._pending[sender] = pending
+            self._ask_tenant(pending)
+            self._rearm()
 
     def _refusal(self, request: JoinRequest) -> JoinRefused | None:
         ground, member = self._ground, request.member
@@ -225,7 +239,7 @@ class Admission:
                     continue
                 if pending.tenant not in silent:
                     silent.append(pending.tenant)
-                if self._ground.settings.downing:
+                if self._ground.settings.downing or not self._ground.is_sure:
                     # It may act yet: the newcomer asks again until it is decided.
                     del self._pending[node]
                     self._ground.send(node, _wait_for(pending.tenant))

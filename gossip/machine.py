@@ -1065,7 +1065,7 @@ class GossipMachine:
         member = self._ground.table.members.get(tenant)
         if member is not None and member.status < Status.DOWN:
             self._prober.mark_unreachable(tenant, member.incarnation, now)
-            if self._ground.settings.downing:
+            if self._ground.settings.downing or not self._ground.is_sure:
                 return
             self._move(member, Status.DOWN, now, cause=Cause.SUPERSEDED)
 

@@ -20,6 +20,7 @@ from node.settings import Settings
 from node.testkit.sabotage import sabotage
 from node.testkit.stage import Where
 from node.testkit.timeline import WorldError
+from node.testkit.world import World
 from tests.conftest import HowMany
 from tests.stories.subject import Story
 
@@ -893,3 +894,21 @@ def test_a_planted_fault_is_found(fault: str, story: Callable[[], object]) -> No
     """Each of the rules carries a story."""
     with sabotage(fault), pytest.raises((AssertionError, WorldError)):
         story()
+
+
+def test_who_wakes_when_all_others_were_replaced_soon_knows() -> None:
+    """Nobody it knows is left to tell it that it was removed, and after a pause it doubts itself
+    first; but who asks to join from a member's address shows that this one is gone."""
+    with World(3, "a b c d e", settings=Settings(downing="keep-majority"), seeds="a") as world:
+        world.until_all_up()
+        world.pause("a", s=60)
+        world.run_for(s=1)
+        for name in "bcde":
+            world.crash(name, silent=True)
+        world.run_for(s=5)
+        for name in "bcde":
+            world.start(name)
+        world.run_until(lambda: not world["a"].paused, within_s=60)
+        woken_at = world.now
+        world.run_until(lambda: not world["a"].running, within_s=60)
+        assert world.now - woken_at < 12
