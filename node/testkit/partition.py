@@ -48,9 +48,6 @@ ACTS_WITHIN_S = 10.0
 split is decided twice as late."""
 HEALED_WITHIN_S = 30.0
 """And all have one view, those that were started again included."""
-ALONE_WITHIN_S = 60.0
-"""The same where no side lives. Who is left over of a cluster that ended, after a long pause say,
-has to find out first that it is alone; the others wait for it, since they remember it."""
 DOWN_AFTER_S = 5.0
 """In the presets to which these times belong."""
 ALL_UP_WITHIN_S = 60.0
@@ -335,8 +332,7 @@ class PartitionWorld(World):
         acts_s = self.now - self._last_fault_at()
         told.acts_s = acts_s if has_side else None
         acting = len(self._acting())
-        healed_s = HEALED_WITHIN_S if has_side else ALONE_WITHIN_S
-        is_well = self._comes(self._is_well, healed_s * self._slower)
+        is_well = self._comes(self._is_well, HEALED_WITHIN_S * self._slower)
         told.well_s = self.now - self._last_fault_at()
         if not is_well:
             self._judge_the_end()

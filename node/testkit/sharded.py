@@ -32,7 +32,6 @@ from node.supervision import StopReason
 from node.system import ActorSystem
 from node.testkit.checkers import Step, StepLog, overlaps, view_differences
 from node.testkit.partition import (
-    ALONE_WITHIN_S,
     HEALED_WITHIN_S,
     PartitionWorld,
     Run,
@@ -355,8 +354,7 @@ class ShardedWorld(PartitionWorld):
 
     def _judge_once(self) -> None:
         told = self.told
-        within_s = HEALED_WITHIN_S if self._has_side() or self.is_at_none else ALONE_WITHIN_S
-        is_well = self._comes(self._is_well, within_s * self._slower + self._store_s)
+        is_well = self._comes(self._is_well, HEALED_WITHIN_S * self._slower + self._store_s)
         told.well_s = self.now - self._last_fault_at()
         self._seen_at = -1.0
         if not is_well:
