@@ -18,17 +18,16 @@ import contextlib
 import math
 import os
 import sqlite3
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lease.errors import LeaseUnavailableError, WriteConflict
 from lease.host_clock import boot_time_s, clock_identity
 from lease.record import LeaseRecord, store_remaining_s
+from lease.sqlite_file import SqliteFile, checked_place, write_ahead
 from lease.store import LeaseStore
 
 T = TypeVar("T")
@@ -45,15 +44,6 @@ _OPEN_RETRY_S = 0.005
 _NAMES_MAX = 500
 _TOKEN_MAX = 2**63 - 1
 
-# By name, as the kernel's table of mounts tells them. All of FUSE is among them: whether such a
-# file system is a network's (sshfs, virtiofs, glusterfs) cannot be told from outside.
-NETWORK_FILE_SYSTEMS = frozenset(
-    [
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse", "gfs", "gfs2", "gpfs"),
-        *("lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "panfs", "prl_fs", "smb3", "smbfs"),
-        *("vboxsf", "virtiofs", "vmhgfs"),
-    ]
-)
 
 # What SQLite raises at a value that it cannot keep; the transaction goes on after them.
 _OF_ONE_RECORD = (
@@ -165,18 +155,7 @@ class SqliteStore(LeaseStore):
     def __init__(
         self, path: str | os.PathLike[str], *, request_timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
-        self.path = Path(path).absolute()
-        if not self.path.parent.is_dir():
-            raise ValueError(
-                f"the lease store {self.path} cannot be created: there is no folder "
-                f"{self.path.parent}; create it first"
-            )
-        kind = file_system_of(self.path)
-        if kind is not None and kind.partition(".")[0] in NETWORK_FILE_SYSTEMS:
-            raise ValueError(
-                f"the lease store {self.path} lies on a {kind} file system, where SQLite's locks "
-                "do not hold between hosts: use a disk of this host, or a store that is a server"
-            )
+        self.path = checked_place(path, "lease store")
         self._timeout_s = request_timeout_s
         self._had_lock_at = -math.inf
         self._closed = False
@@ -186,8 +165,7 @@ class SqliteStore(LeaseStore):
         self._waiters: set[_Waiter] = set()
         self._poller: asyncio.Task[None] | None = None
         # Touched by the executor's thread only.
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._file = SqliteFile(self.path, lambda file: _prepare(file), timeout_s=request_timeout_s)
 
     @property
     def identity(self) -> str:
@@ -241,7 +219,7 @@ class SqliteStore(LeaseStore):
         for waiter in self._waiters:
             waiter.tell(self._was_closed())
         loop = asyncio.get_running_loop()
-        disconnected = loop.run_in_executor(self._executor, self._disconnect)
+        disconnected = loop.run_in_executor(self._executor, self._file.close)
         self._executor.shutdown(wait=False)
         # It is waited for, but never given up: it may come late, and is the last one.
         await asyncio.wait([disconnected], timeout=self._timeout_s)
@@ -360,7 +338,7 @@ class SqliteStore(LeaseStore):
         for request in requests:
             # Before the records: what is written in between is seen by the next look.
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-            written: Written = (self._file, version, connection.total_changes)
+            written: Written = (self._file.inode, version, connection.total_changes)
             names = request.fresh if written == request.seen else request.names
             request.end((written, _versions(connection, names)))
 
@@ -378,7 +356,7 @@ class SqliteStore(LeaseStore):
         ]
         if any(isinstance(outcome, LeaseRecord) for _, outcome in outcomes):
             connection.execute("COMMIT")
-            if self._file != _inode(self.path):
+            if self._file.was_replaced:
                 raise sqlite3.OperationalError("the file was replaced while it was written")
         else:
             connection.execute("ROLLBACK")
@@ -423,56 +401,16 @@ class SqliteStore(LeaseStore):
     def _at_the_file(self) -> Iterator[sqlite3.Connection]:
         """The connection to the file that bears the name now. Errors of SQLite close it."""
         try:
-            if self._connection is not None and self._file != _inode(self.path):
-                # Somebody deleted or replaced it: what is open is not what others open.
-                self._disconnect()
-            if self._connection is None:
-                self._connect()
-            assert self._connection is not None
-            yield self._connection
+            yield self._file.connection()
         except (sqlite3.Error, OSError) as error:
-            self._disconnect()
+            self._file.close()
             raise self._failed(error) from error
         except BaseException:
-            self._disconnect()  # a transaction that is left open would keep everybody out
+            self._file.close()  # a transaction that is left open would keep everybody out
             raise
 
     def _failed(self, error: Exception) -> LeaseUnavailableError:
         return LeaseUnavailableError(f"the lease store {self.path} failed: {error}")
-
-    def _connect(self) -> None:
-        """Open, create and check; several processes may do so at once."""
-        give_up_at = time.monotonic() + self._timeout_s
-        while True:
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self._timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            # A text that is none is a damaged field, and no reason to fail.
-            connection.text_factory = _text
-            try:
-                _prepare(connection)
-                self._file = _inode(self.path)
-                self._connection = connection
-                return
-            except sqlite3.OperationalError as error:
-                # Turning on the write-ahead log needs the file alone, and SQLite does not wait
-                # for that by itself.
-                connection.close()
-                if "locked" not in str(error) or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(_OPEN_RETRY_S)
-            except BaseException:
-                connection.close()
-                raise
-
-    def _disconnect(self) -> None:
-        connection, self._connection, self._file = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
 
 
 def _for_one_more(error: Exception) -> Exception:
@@ -484,48 +422,14 @@ def _for_one_more(error: Exception) -> Exception:
     return copy
 
 
-def file_system_of(file: Path) -> str | None:
-    """Name of the file system that `file` lies or would lie on; None where the kernel does not
-    tell."""
-    if sys.platform != "linux":
-        return None
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
-    except OSError:
-        return None
-    path = Path(os.path.realpath(file))
-    best, kind = -1, None
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        point = Path(_unescaped(before.split(" ")[4]))
-        # Of mounts on one place the last one is what is seen.
-        if path.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), after.split(" ")[0]
-    return kind
-
-
-def _unescaped(field: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(code, character)
-    return field
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "backslashreplace")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise sqlite3.NotSupportedError(f"its journal is {mode!r} and cannot be a write-ahead log")
+    # A text that is none is a damaged field, and no reason to fail.
+    connection.text_factory = _text
+    write_ahead(connection)
     found = connection.execute(
         "SELECT count(*) FROM sqlite_master"
         " WHERE name IN ('tenure_leases', 'tenure_lease_sequence')"

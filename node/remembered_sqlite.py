@@ -13,12 +13,10 @@ import concurrent.futures
 import contextlib
 import os
 import sqlite3
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
-from lease.sqlite import NETWORK_FILE_SYSTEMS, file_system_of
+from lease.sqlite_file import SqliteFile, checked_place, write_ahead
 from node.errors import EntityStoreUnavailableError
 from node.remembered import (
     IDS_MAX,
@@ -83,24 +81,12 @@ class SqliteEntityStore(EntityStore):
     def __init__(
         self, path: str | os.PathLike[str], *, request_timeout_s: float = REQUEST_TIMEOUT_S
     ) -> None:
-        self.path = Path(path).absolute()
-        if not self.path.parent.is_dir():
-            raise ValueError(
-                f"the entity store {self.path} cannot be created: there is no folder "
-                f"{self.path.parent}; create it first"
-            )
-        kind = file_system_of(self.path)
-        if kind is not None and kind.partition(".")[0] in NETWORK_FILE_SYSTEMS:
-            raise ValueError(
-                f"the entity store {self.path} lies on a {kind} file system, where SQLite's locks "
-                "do not hold between hosts: use a disk of this host, or a store that is a server"
-            )
+        self.path = checked_place(path, "entity store")
         self._timeout_s = request_timeout_s
         self._closed = False
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "tenure-entities-sqlite")
         # Touched by the executor's thread only.
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._file = SqliteFile(self.path, lambda file: _prepare(file), timeout_s=request_timeout_s)
 
     @property
     def identity(self) -> str:
@@ -125,7 +111,7 @@ class SqliteEntityStore(EntityStore):
         if self._closed:
             return
         with contextlib.suppress(EntityStoreUnavailableError):
-            await self._run(self._disconnect)
+            await self._run(self._file.close)
         self._closed = True
         self._executor.shutdown(wait=False)
 
@@ -165,57 +151,19 @@ class SqliteEntityStore(EntityStore):
             if came and not _fits(connection, place):
                 raise full(type_name, shard, self.identity)
             connection.execute("COMMIT")
-            if self._file != _inode(self.path):
+            if self._file.was_replaced:
                 raise sqlite3.OperationalError("the file was replaced while it was written")
 
     @contextlib.contextmanager
     def _at_the_file(self) -> Iterator[sqlite3.Connection]:
         """The connection to the file that bears the name now. Errors of SQLite close it."""
         try:
-            if self._connection is not None and self._file != _inode(self.path):
-                # Somebody deleted or replaced it: what is open is not what others open.
-                self._disconnect()
-            if self._connection is None:
-                self._connect()
-            assert self._connection is not None
-            yield self._connection
+            yield self._file.connection()
         except (sqlite3.Error, OSError) as error:
-            self._disconnect()
+            self._file.close()
             raise EntityStoreUnavailableError(
                 f"the entity store {self.path} failed: {error}"
             ) from error
-
-    def _connect(self) -> None:
-        """Open, create and check; several processes may do so at once."""
-        give_up_at = time.monotonic() + self._timeout_s
-        while True:
-            connection = sqlite3.connect(
-                self.path,
-                timeout=self._timeout_s,
-                isolation_level=None,
-                check_same_thread=False,
-            )
-            try:
-                _prepare(connection)
-                self._file = _inode(self.path)
-                self._connection = connection
-                return
-            except sqlite3.OperationalError as error:
-                # Turning on the write-ahead log needs the file alone, and SQLite does not wait
-                # for that by itself.
-                connection.close()
-                if "locked" not in str(error) or time.monotonic() > give_up_at:
-                    raise
-                time.sleep(_OPEN_RETRY_S)
-            except BaseException:
-                connection.close()
-                raise
-
-    def _disconnect(self) -> None:
-        connection, self._connection, self._file = self._connection, None, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
 
 
 @contextlib.contextmanager
@@ -230,9 +178,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-    if mode != "wal":
-        raise sqlite3.NotSupportedError(f"its journal is {mode!r} and cannot be a write-ahead log")
+    write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")  # what is confirmed survives the power
     found = connection.execute(
         "SELECT count(*) FROM sqlite_master WHERE name IN"
@@ -268,11 +214,3 @@ def _id(stored: object) -> str:
     except UnicodeDecodeError:
         pass
     raise sqlite3.DataError(f"it holds {stored!r:.80}, which is no id: somebody else wrote it")
-
-
-def _inode(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from lease import LeaseRecord, LeaseUnavailableError, SqliteStore, WriteConflict
+from lease import LeaseRecord, LeaseUnavailableError, SqliteStore, WriteConflict, sqlite_file
 from lease import sqlite as module
 from lease.host_clock import boot_time_s, clock_identity
 from lease.record import store_remaining_s, trusted_ttl_s
@@ -342,15 +342,15 @@ async def test_acquired_and_released_is_on_the_disk(
 def test_network_file_systems_are_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "file_system_of", lambda file: kind)
+    monkeypatch.setattr(sqlite_file, "file_system_of", lambda file: kind)
     with pytest.raises(ValueError, match=rf"lies on a {kind} file system"):
         SqliteStore(tmp_path / "leases.db")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a table of mounts")
 def test_the_file_system_is_read_from_the_kernel(tmp_path: Path) -> None:
-    assert module.file_system_of(Path("/proc/self/status")) == "proc"
-    assert module.file_system_of(tmp_path) not in (None, "proc")
+    assert sqlite_file.file_system_of(Path("/proc/self/status")) == "proc"
+    assert sqlite_file.file_system_of(tmp_path) not in (None, "proc")
 
 
 def test_an_instant_of_another_boot_or_namespace_is_not_compared() -> None:
@@ -706,7 +706,7 @@ async def test_a_store_that_is_closed_leaves_nobody_waiting(store: SqliteStore) 
     assert [type(one) for one in answers] == [LeaseUnavailableError] * 5
     assert all("was closed" in str(one) for one in answers)
     await asyncio.wait([poller])
-    assert store._connection is None
+    assert not store._file.is_open
     assert not store._waiters
     with pytest.raises(LeaseUnavailableError, match="was closed"):
         await store.changed(NAME, "1")
@@ -720,7 +720,7 @@ async def test_what_waits_for_the_thread_ends_before_the_store(store: SqliteStor
         await until(lambda: store._closed)
     await closing
     assert (await writing).write_id == "1"
-    assert store._connection is None
+    assert not store._file.is_open
 
 
 async def test_a_file_that_somebody_has_locked_can_be_read_but_not_looked_at(

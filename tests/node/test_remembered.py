@@ -23,6 +23,7 @@ import pytest_asyncio
 
 from bench.etcd import EtcdCluster
 from bench.ports import free_ports
+from lease import sqlite_file
 from node import remembered, remembered_etcd, remembered_sqlite
 from node.errors import (
     EntityStoreFullError,
@@ -589,6 +590,6 @@ def test_a_url_that_cannot_work_is_refused(url: str, says: str) -> None:
 def test_network_file_systems_are_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered_sqlite, "file_system_of", lambda file: kind)
+    monkeypatch.setattr(sqlite_file, "file_system_of", lambda file: kind)
     with pytest.raises(SettingsError, match=rf"lies on a {kind} file system"):
         entity_store_of(f"sqlite://{tmp_path}/x.db")
