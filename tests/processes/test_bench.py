@@ -32,7 +32,6 @@ def test_a_quick_smoke_bench_adds_up(tmp_path: Path) -> None:
     for metric, row in rows.items():
         assert "error" not in row, row
         assert 0 < row["median"] < 600, metric
-    assert rows["join3_s"]["median"] > rows["start_s"]["median"]
 
 
 LEASE_METRICS = {
