@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -282,6 +283,7 @@ class Singletons:
         role: str | None,
         lease: str | bool | Lease | None,
         shard_count: int,
+        agreement: str = "",
     ) -> Callable[[], None]:
         """What lets this node host the coordinator of a sharded type: a singleton whose instance is
         a machine of `node.core`. For `node.sharding`; raises `SettingsError`, and has done nothing
@@ -289,6 +291,8 @@ class Singletons:
         given = self._settings.leases_singletons if lease is None else lease
         kind = _Kind(Actor, (), role, given or None)
         who = f"{role or 'all'} with {shard_count} shards"
+        if agreement:
+            who = f"{who}, {zlib.crc32(agreement.encode()):08x}"  # short: it is in every record
         settings = replace(
             self._settings.singleton(role), terms=terms_of(who), leased=kind.lease is not None
         )

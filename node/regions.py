@@ -77,6 +77,14 @@ def unescaped(part: str) -> str:
     return part.replace("%2F", "/").replace("%25", "%") if "%" in part else part
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class Entity:
     """One entity here: its cell, and when it was last used.
 
@@ -326,7 +334,11 @@ class Region:
     def shard_of(self, entity_id: str) -> int:
         """To which shard an id belongs. Raises ValueError for an id that can be none."""
         if not isinstance(entity_id, str) or not 0 < len(entity_id) <= ID_MAX:
-            raise ValueError(f"{entity_id!r} is no entity id: give a text of 1 to {ID_MAX}")
+            raise ValueError(
+                f"{str(entity_id)[:80]!r} is no entity id: give a text of 1 to {ID_MAX} characters"
+            )
+        if not entity_id.isascii() and not _is_unicode(entity_id):
+            raise ValueError(f"{entity_id!r} is no entity id: it is no text that can travel")
         if self.settings.daemons:
             is_number = entity_id.isascii() and entity_id.isdecimal()
             if not is_number or str(int(entity_id)) != entity_id or int(entity_id) >= self.count:
@@ -335,6 +347,11 @@ class Region:
                 )
             return int(entity_id)
         return shard_of(entity_id, self.count)
+
+    def troubles(self) -> tuple[str, ...]:
+        """In words, what holds up new entities here, or shards."""
+        trouble = "" if self._remembering is None else self._remembering.trouble
+        return (f"the store of entities does not answer: {trouble}",) if trouble else ()
 
     # messages
 

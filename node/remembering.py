@@ -39,6 +39,7 @@ class Remembering:
 
     def __init__(self, runtime: Runtime, store: EntityStore, type_name: str) -> None:
         self.store = store
+        self.trouble = ""  # why the last request failed; "" once one succeeded
         self._runtime = runtime
         self._type_name = type_name
         self._loads: dict[int, asyncio.Task[None]] = {}
@@ -87,6 +88,7 @@ class Remembering:
         while True:
             try:
                 ids = await self.store.load(self._type_name, shard)
+                self.trouble = ""
                 break
             except EntityStoreUnavailableError as error:
                 self._failed("read", shard, error)
@@ -121,10 +123,13 @@ class Remembering:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
                 continue
+            else:
+                self.trouble = ""
             return
 
     def _failed(self, what: str, shard: int, error: Exception) -> None:
         self._runtime.count("sharding: entity store failures")
+        self.trouble = str(error)
         path = f"/sharding/{self._type_name}"
         why = str(error)
         self._runtime.log(f"the store of entities cannot be {what} now", path, shard=shard, why=why)

@@ -17,7 +17,7 @@ from node.entity_ref import EntityRef
 from node.errors import MessageError, SettingsError
 from node.messages import Ask, entity_field
 from node.regions import Kind, Region, Regions, escaped
-from node.supervision import Supervision
+from node.supervision import Escalate, Restart, Resume, Stop, Supervision
 from sharding.coordinator import Phase
 from sharding.events import EvacuateRequested, RebalanceRequested, RegionRequested
 from sharding.settings import ShardingSettings
@@ -140,12 +140,14 @@ class Sharding:
         and one that comes back has the shards it had). Raises `SettingsError` for values that
         cannot work, `TypeError` when the actor's constructor does not take these arguments.
         """
-        _check_actor(actor, args)
+        _check_actor(actor, args, supervision)
+        store = self._store_of(type_name, remember)
         settings = self._checked(
             type_name,
             shard_count=shard_count,
             role=role,
             hosts=role is None or role in self._settings.roles,
+            agreement="" if store is None else f"entities remembered in {store.identity}",
             eager=remember is not None,
             allocation=allocation,
             idle_s=idle_s if remember is None else None,
@@ -153,7 +155,7 @@ class Sharding:
             buffer_size=buffer_size,
             hand_off_timeout_s=hand_off_timeout_s,
         )
-        kind = Kind(actor, tuple(args), supervision, store=self._store_of(remember))
+        kind = Kind(actor, tuple(args), supervision, store=store)
         return self._begin(type_name, settings, kind, lease, (actor, tuple(args), shard_count))
 
     def start_daemons(
@@ -172,7 +174,7 @@ class Sharding:
         Daemon i is shard i. One that ends is built again after a backoff. For workers that pull
         their work, each a fixed part of it. Raises as `start`.
         """
-        _check_actor(actor, args)
+        _check_actor(actor, args, supervision)
         settings = self._checked(
             type_name,
             shard_count=count,
@@ -232,6 +234,9 @@ class Sharding:
         shards are now. Raises `LookupError`."""
         if type_name not in self._core.regions:
             raise LookupError(f"this node knows no sharded type {type_name!r}")
+        refused = self._core.regions[type_name].refused_why
+        if refused:
+            raise LookupError(f"{type_name!r} is not admitted here: {refused}")
         self._regions.feed(RebalanceRequested(type_name))
         state = self._state_of(type_name)
         counts = ", ".join(f"{count} at {address}" for address, count in state["counts"].items())
@@ -263,11 +268,18 @@ class Sharding:
         except ValueError as error:
             raise SettingsError(f"sharded type {type_name!r}: {error}") from error
 
-    def _store_of(self, remember: str | EntityStore | None) -> EntityStore | None:
-        if not isinstance(remember, str):
-            return remember
-        from node.remembered import entity_store_of  # most nodes need none
+    def _store_of(self, type_name: str, remember: object) -> EntityStore | None:
+        if remember is None:
+            return None
+        from node.remembered import EntityStore, entity_store_of  # most nodes need none
 
+        if isinstance(remember, EntityStore):
+            return remember
+        if not isinstance(remember, str):
+            raise SettingsError(
+                f"sharded type {type_name!r}: remember={remember!r} must be the URL of a store, "
+                "for example sqlite:///var/lib/shop/entities.db, or an EntityStore"
+            )
         store = self._stores.get(remember)
         if store is None:
             store = self._stores[remember] = entity_store_of(remember, key="remember")
@@ -297,6 +309,7 @@ class Sharding:
             role=settings.role,
             lease=lease,
             shard_count=settings.shard_count,
+            agreement=settings.agreement,
         )
         # Nothing is refused from here on.
         self._started[type_name] = what
@@ -312,6 +325,12 @@ class Sharding:
                 f"sharded type {type_name!r}: shard_count={settings.shard_count}, and it was "
                 f"started here with {known.count} before, maybe as a proxy: give both the same"
             )
+
+    def troubles(self) -> tuple[str, ...]:
+        """What holds up new entities or shards on this node, in words."""
+        return tuple(
+            words for region in self._regions.by_type.values() for words in region.troubles()
+        )
 
     # what people see
 
@@ -334,7 +353,7 @@ class Sharding:
                 for shard, (state, node) in sorted(coordinator.shards().items())
                 if state != "running"
             ]
-        explain = [machine.explain()]
+        explain = [machine.explain(), *region.troubles()]
         if leads and coordinator is not None:
             explain.append(f"coordinator: {coordinator.explain(self._clock())}")
         return {
@@ -353,8 +372,15 @@ class Sharding:
         }
 
 
-def _check_actor(actor: type[Actor], args: tuple[object, ...]) -> None:
+def _check_actor(
+    actor: type[Actor], args: tuple[object, ...], supervision: Supervision | None
+) -> None:
     """Here, where the caller can mend it: an entity is built much later, maybe elsewhere."""
+    if supervision is not None and not isinstance(supervision, Restart | Stop | Resume | Escalate):
+        raise TypeError(
+            f"supervision={supervision!r} is none for an entity: give Restart(), Stop(), Resume() "
+            "or Escalate()"
+        )
     if not (isinstance(actor, type) and issubclass(actor, Actor)):
         raise TypeError(f"actor={actor!r} is no Actor class: write actor=Cart")
     if not isinstance(args, tuple | list):

@@ -529,6 +529,9 @@ class ActorSystem:
         silent = self._leases.silent_stores() if self._leases is not None else ()
         if silent:
             return True, f"up, but a lease store does not answer: {', '.join(silent)}"
+        troubles = self.cluster.sharding.troubles()
+        if troubles:
+            return True, f"up, but {troubles[0]}"
         if view.blocked_by and view.unreachable:
             return True, f"up, but {self.cluster.state()['explain']}"
         if view.suspects and self._environment is not None:
@@ -932,7 +935,7 @@ class ActorSystem:
             logger.info("singleton terms agree again", extra={"singleton": fact.type_name})
             return
         logger.warning(
-            "not hosted here: all members must start it with the same role and lease",
+            "not hosted here: all members must start it with the same role, lease and shards",
             extra={
                 "singleton": fact.type_name,
                 "other": fact.other.address,

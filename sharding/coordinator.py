@@ -457,12 +457,20 @@ class CoordinatorMachine:
                 "start all members with the same shard_count"
             )
             self._send(sender, RegionRefused(self.type_name, self.term, why))
+        differs = report.hosts and not is_refused and report.agreement != self._settings.agreement
+        if differs:
+            why = (
+                f"it has {report.agreement or 'nothing remembered'}, the cluster has "
+                f"{self._settings.agreement or 'nothing remembered'}: start all members alike"
+            )
+            refused = RegionRefused(self.type_name, self.term, why, may_send=True)
+            self._send(sender, refused)
         is_first = sender not in self._regions
         self._regions[sender] = _Region(
-            report.hosts and not is_refused,
+            report.hosts and not is_refused and not differs,
             report.is_region and not is_refused,
-            report.leaving,
-            why,
+            report.leaving or differs,  # what it has from another time is moved away
+            why if is_refused else "",
         )
         self._waiting.pop(sender, None)
         # A report that comes late or twice must not undo what was decided since.
@@ -670,7 +678,8 @@ class CoordinatorMachine:
 
     def _move_from_leavers(self, now: float) -> None:
         leavers = {node for node, region in self._regions.items() if region.leaving}
-        if not leavers or self.phase is not Phase.LEADING or not self._able():
+        # Also where nobody else may host: then what is for its shards waits until somebody may.
+        if not leavers or self.phase is not Phase.LEADING:
             return
         for shard, held in list(self._shards.items()):
             if held.node not in leavers or held.losers:

@@ -67,6 +67,7 @@ class Report:
     is_region: bool
     leaving: bool = False
     claims: tuple[Claims, ...] = ()
+    agreement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,13 @@ class TermRefused:
 
 @dataclass(frozen=True, slots=True)
 class RegionRefused:
-    """The receiver cannot take part; `why` says what to mend."""
+    """The receiver cannot take part; `why` says what to mend. may_send: it is told of homes all the
+    same, and only hosts nothing."""
 
     type_name: str
     term: Term
     why: str
+    may_send: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,7 @@ class RegionMachine:
         self.accepted = NO_TERM
         self.coordinator: NodeId | None = None
         self.refused_why = ""
+        self.hosts_not_why = ""
         self.counters: Counter[str] = Counter()
         self._settings = settings
         self._owned: dict[int, _Owned] = {}
@@ -166,7 +167,7 @@ class RegionMachine:
         # Stopped, and a proxy from now on: what is still here goes on leaving.
         self._leaving = self._leaving and bool(self._owned) and not self._hosts
         self._evacuated = False
-        self.refused_why = ""
+        self.refused_why = self.hosts_not_why = ""
         self._reported_to = NO_TERM
         self._ask_soon(now)
 
@@ -244,7 +245,7 @@ class RegionMachine:
             return
         self.coordinator = host
         if host is not None:
-            self.refused_why = ""
+            self.refused_why = self.hosts_not_why = ""
             self._ask_soon(now)
 
     # asking
@@ -328,6 +329,7 @@ class RegionMachine:
                 Claims(under, tuple(shards), stopping)
                 for (under, stopping), shards in claims.items()
             ),
+            agreement=self._settings.agreement,
         )
         self._out.append(Send(term.node, report))
         if self._wanted and not self.refused_why:
@@ -337,6 +339,11 @@ class RegionMachine:
             self._ask_at = min(self._ask_at, now + self._settings.retry_s)
 
     def _on_refused(self, message: RegionRefused) -> None:
+        if message.may_send:
+            if self.hosts_not_why != message.why:
+                self.hosts_not_why = message.why
+                self._out.append(Publish(RegionNotAdmitted(self.type_name, message.why)))
+            return
         if self.refused_why != message.why:
             self.refused_why = message.why
             self._out.append(Publish(RegionNotAdmitted(self.type_name, message.why)))
@@ -512,4 +519,5 @@ class RegionMachine:
             return f"waits for the coordinator at {self.coordinator.address} to ask what is here"
         if self._wanted:
             return f"asked {self.coordinator.address} where {len(self._wanted)} shards live"
-        return f"{len(self._owned)} shards here, {len(self._homes)} known"
+        words = f"{len(self._owned)} shards here, {len(self._homes)} known"
+        return f"{words}; hosts nothing: {self.hosts_not_why}" if self.hosts_not_why else words

@@ -9,7 +9,7 @@ SHARDS_MAX = 16_384
 _COUNTS = ("shard_count", "rebalance_absolute_limit", "buffer_size")
 _OPTIONAL = ("idle_s", "entities_max")
 _FLAGS = ("downing", "hosts", "eager", "daemons")
-_OTHERS = (*_FLAGS, "role", "allocation")
+_OTHERS = (*_FLAGS, "role", "allocation", "agreement")
 ALLOCATIONS = ("least-shard", "rendezvous")
 
 
@@ -32,6 +32,7 @@ class ShardingSettings:
     eager: bool = False  # every shard is started, whether or not there is a message for it
     daemons: bool = False  # entity i is shard i, and always runs
     allocation: str = "least-shard"
+    agreement: str = ""  # what all that host must have alike besides, in words
     hand_over_timeout_s: float = 10.0  # level none: silence longer than this is not waited for
     hand_off_timeout_s: float = 10.0  # then entities that do not stop are cancelled by force
     begin_timeout_s: float = 2.0  # so long a move waits for regions that do not answer

@@ -935,3 +935,30 @@ def test_what_is_held_when_a_node_ends_is_a_dead_letter() -> None:
         world.run_for(s=0.1)
         world.leave("b")
         assert [letter.why for letter in world.dead_letters] == [Why.SHUTDOWN]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "says"),
+    [
+        ({"remember": True}, SettingsError, "must be the URL of a store"),
+        ({"remember": 5}, SettingsError, "must be the URL of a store"),
+        ({"supervision": 5}, TypeError, "give Restart"),
+    ],
+)
+def test_what_can_only_fail_later_is_refused_at_the_start(
+    wrong: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    with World(5, "a") as world:
+        world.until_all_up()
+        start = world.system("a").cluster.sharding.start
+        with pytest.raises(error, match=says):
+            world["a"].call(start, type_name="late", actor=Keeps, shard_count=2, **wrong)
+        assert world["a"].call(start, type_name="late", actor=Keeps, shard_count=2) is not None
+
+
+def test_an_id_that_cannot_travel_is_none() -> None:
+    """I-121: a lone surrogate is no text."""
+    with Carts("a") as world:
+        world.until_all_up()
+        with pytest.raises(ValueError, match="no entity id"):
+            world.on["a"]["\ud800"]

@@ -857,12 +857,34 @@ def test_a_refused_shard_is_given_to_another() -> None:
     assert office.given() == {2: A}
 
 
-def test_a_leaver_with_nobody_to_take_its_shards_keeps_them() -> None:
+def test_a_leaver_with_nobody_to_take_its_shards_need_not_wait() -> None:
+    """They stop, and what is for them waits until somebody hosts the type again."""
     office = Office("a b")
     office.report("a", hosts=False)
     office.report("b", Claims(FORMER, (0,)), leaving=True, hosts=False)
-    assert begins(office.out) == {}
-    assert office.states() == {0: ("running", B)}
+    assert begins(office.out) == {A: (0,), B: (0,)}
+    office.begun("a", 0)
+    office.begun("b", 0)
+    office.hear("b", ShardsStopped(TYPE, office.term, (0,), number=office.numbers[B, 0]))
+    assert office.states() == {}
+    office.take(view("a b c"))
+    office.report("c")
+    assert office.given() == {0: C}
+
+
+def test_who_remembers_elsewhere_hosts_nothing_and_may_send() -> None:
+    """I-104: entities that one store remembers would not be known to the other. What it has from
+    another time is moved away."""
+    office = Office("a b", agreement="one store")
+    office.report("a", agreement="one store")
+    office.report("b", Claims(FORMER, (0,)), agreement="another store")
+    (refused,) = [m for to, m in sent(office.out, RegionRefused) if to == B]
+    assert refused.may_send
+    assert "another store" in refused.why
+    assert "one store" in refused.why
+    assert begins(office.out) == {A: (0,), B: (0,)}
+    wants(office, "b", 1)
+    assert office.given() == {1: A}
 
 
 def test_an_answer_to_an_earlier_order_is_none_to_a_later_one() -> None:

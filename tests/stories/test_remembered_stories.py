@@ -225,3 +225,60 @@ def test_many_are_built_a_hundred_at_a_time_and_one_with_a_message_at_once() -> 
         assert world.living() < len(ids)
         world.run_until(lambda: world.living() == len(ids), within_s=10)
         assert len(world.born) == len(ids)
+
+
+class Apart(Meters):
+    """The last node has a store of its own."""
+
+    def host(self, system: ActorSystem) -> None:
+        name = self.here().name
+        self.meters[name] = system.cluster.sharding.start(
+            type_name=TYPE,
+            actor=Meter,
+            args=(self.born,),
+            shard_count=SHARDS,
+            remember=MemoryEntityStore() if name == "c" else self.store,
+        )
+
+
+def test_a_node_with_another_store_hosts_nothing_and_says_so() -> None:
+    """I-104: else what the others remember would run nowhere."""
+    with Apart() as world:
+        world.until_all_up()
+        names = [f"m-{number}" for number in range(24)]
+        for name in names:
+            assert world.ask("c", name, Read()) >= 1
+        world.run_for(s=10)
+        assert world.stored() == set(names)
+        assert world.living() == len(names)
+        (row,) = world["c"].system.cluster.sharding.state()
+        assert row["here"] == []
+        assert "hosts nothing" in row["explain"]
+        assert "start all members alike" in row["explain"]
+
+
+def test_the_only_host_leaves_at_once() -> None:
+    """There is nobody to wait for; what is for its shards waits for a host."""
+    with Meters(nodes="a b", absent="b") as world:
+        world.until_all_up()
+        world.run_until(world.is_even, within_s=10)
+        assert world.ask("a", "m-1", Read()) == 1
+        began_at = world.now
+        world.leave("a")
+        assert world.now - began_at < 1.0
+
+
+def test_a_store_that_is_away_is_said_where_people_look() -> None:
+    with Meters(nodes="a") as world:
+        world.ready(2)
+        world.store.is_down = True
+        asked = world["a"].call(
+            lambda: world["a"].loop.create_task(world.meters["a"]["m-9"].ask(Read(), timeout_s=30))
+        )
+        world.run_for(s=2)
+        (row,) = world["a"].system.cluster.sharding.state()
+        assert "the store of entities does not answer" in row["explain"]
+        assert "the store of entities does not answer" in world["a"].system.ready()[1]
+        world.store.is_down = False
+        world.run_until(asked.done, within_s=6)
+        assert world["a"].system.ready() == (True, "up")
