@@ -37,7 +37,7 @@ from node.messages import Ask, message
 from node.remembering import Remembering
 from node.runtime import ENTITIES
 from node.schema import answer_schema
-from node.supervision import StopCause, StopReason, Supervision
+from node.supervision import PASSIVATED, StopCause, StopReason, Supervision
 from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
 from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
 from sharding.settings import ShardingSettings, shard_of
@@ -54,7 +54,6 @@ DRAIN_TIMEOUT_S = 1.0
 SWEEPS = 8  # so often within `idle_s` it is looked who is idle
 SWEEP_MIN_S = 0.01
 RESTART_S, RESTART_MAX_S = 1.0, 30.0
-PASSIVATED = "passivated"
 RESTORED_TOGETHER, RESTORE_PAUSE_S = 100, 0.05  # of the remembered entities of a shard
 
 _log = logging.getLogger(__name__)
@@ -288,9 +287,7 @@ class Region:
         self.type_name = type_name
         self.kind: Kind | None = None
         self.held_count = 0
-        self.dropped_count = 0
         self.forwarded_count = 0
-        self.passivated_count = 0
         self.entity_count = 0
         self.tick = 0
         self.lru: OrderedDict[Entity, None] | None = None
@@ -465,7 +462,6 @@ class Region:
         if self.held_count < self.settings.buffer_size and not self._is_closed:
             self.held_count += 1
             return True
-        self.dropped_count += 1
         why = Why.SHUTDOWN if self._is_closed else Why.BUFFER_FULL
         self._runtime.dead_letter(delivery, delivery.path[1:], why)
         if not self._is_warned and not self._is_closed:
@@ -679,13 +675,14 @@ class Region:
         if self.lru is not None:
             self.lru.pop(entity, None)
         if entity.cell is not None and not entity.cell.closed:
-            self.passivated_count += 1
             self._runtime.stop(entity.cell.ref, StopReason(StopCause.STOPPED, PASSIVATED))
 
     def entity_ended(self, entity: Entity, reason: StopReason) -> None:
         """It has terminated: for good, or until its next message."""
         shard = entity.shard
         entity.cell = None
+        if reason.detail == PASSIVATED:
+            self._runtime.count("sharding: passivations")
         if shard.closing:
             self._forget(entity)
             if not shard.entities:

@@ -29,6 +29,10 @@ class StopCause(enum.IntEnum):
     LEASE_LOST = 8  # somebody else may hold its lease
 
 
+PASSIVATED = "passivated"
+"""The detail of an entity's end that is none: its next message builds it anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class StopReason:
     """Why an instance ended, and in words what is behind it (may be empty)."""
