@@ -78,8 +78,9 @@ def rolling(
     results: Results,
     one_more: Callable[[], None],
 ) -> None:
-    """Each host in turn leaves in order and another one is started, under asks all the time; the
-    next one leaves when that has so much of its even share.
+    """Each host in turn is replaced, under asks all the time: another one is started, and when
+    everybody sees that up the old one leaves in order, so that there are never fewer. The next one
+    leaves when the new one has so much of its even share.
 
     The customer asks at the rate that is wanted; the hosts themselves ask too, a tenth of it all
     together, each until it is told to leave.
@@ -95,10 +96,11 @@ def rolling(
         enough = max(1, int(share * len(_shards(ids)) / hosts))
         begun_s = boottime_s()
         for number, old in enumerate(fleet.hosts[:restarts], hosts + 1):
-            answers.append(old.ask("end_load"))
-            fleet.leave(old)
             new = fleet.start_host()
             new.ask("load", ids=ids, per_s=own_per_s, first=number * NUMBERS_EACH)
+            fleet.all_up()
+            answers.append(old.ask("end_load"))
+            fleet.leave(old)
             _wait_for_share(fleet, new, enough)
             one_more()
         time.sleep(REST_S)
@@ -112,6 +114,9 @@ def rolling(
             f"{hosts} nodes, {restarts} restarts, {ids} ids; {asked} asks, of which the nodes "
             f"themselves {asked - customer['asked']}",
         )
+        results.add("rolling_restart_hosts", customer["fewest_hosts"])
+        if customer["fewest_hosts"] < hosts:
+            results.fail(f"there were not always {hosts} hosts", "rolling_restart_hosts")
         results.add("rolling_restart_asks_per_s", customer["per_s"])
         results.note(
             "rolling_restart_asks_per_s",

@@ -23,6 +23,7 @@ from bench.messaging.driver import Driver
 from bench.messaging.ours import OurSide, Receiver, Where
 from bench.messaging.session import facts, resident_bytes, say
 from bench.sharding.histories import START, STEP, STOP
+from gossip.membership import Status
 from node import Actor, ActorRef, ActorSystem, Ask, message, on
 from node.history import boottime_s
 from node.sharding import Entities
@@ -102,10 +103,15 @@ class Walker(Actor):
 
 class Load:
     """Asks at a steady rate, each id in turn, whatever becomes of those before; no retries. The
-    asks are numbered from `first` on."""
+    asks are numbered from `first` on. `hosts` is counted all the while."""
 
     def __init__(
-        self, refs: Sequence[ActorRef[Any]], per_s: float, timeout_s: float, first: int
+        self,
+        refs: Sequence[ActorRef[Any]],
+        per_s: float,
+        timeout_s: float,
+        first: int,
+        hosts: Callable[[], int],
     ) -> None:
         self._first = first
         self._refs = refs
@@ -116,6 +122,8 @@ class Load:
         self._failed: Counter[str] = Counter()
         self._examples: list[str] = []
         self._late_s = 0.0
+        self._hosts = hosts
+        self._fewest_hosts = hosts()
         self._ends = False
         self._under_way: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -124,6 +132,7 @@ class Load:
         loop = asyncio.get_running_loop()
         begun_at = loop.time()
         while not self._ends:
+            self._fewest_hosts = min(self._fewest_hosts, self._hosts())
             due = int((loop.time() - begun_at) * self._per_s)
             self._late_s = max(self._late_s, (due - self._asked) / self._per_s)
             while self._asked < due:
@@ -165,6 +174,7 @@ class Load:
             "p99_ms": ordered[len(ordered) * 99 // 100] * 1000 if ordered else None,
             "slowest_s": ordered[-1] if ordered else None,
             "late_s": self._late_s,
+            "fewest_hosts": self._fewest_hosts,
         }
 
 
@@ -177,6 +187,7 @@ class Member:
         self._node = system.cluster.self_id.address
         self._entities: dict[str, Entities[Any]] = {}
         self._drivers: dict[str, Driver] = {}
+        self._role: str | None = None
         self._load: Load | None = None
         self._later: asyncio.Task[dict[str, object]] | None = None
         self._plain: ActorRef[Any] = system.spawn(Receiver, name="plain")
@@ -228,6 +239,7 @@ class Member:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             kinds["walker"] = (Walker, (self._node, os.open(steps, flags, 0o644)))
         actor, args = kinds[type_name]
+        self._role = role
         self._entities[type_name] = self._sharding.start(
             type_name=type_name,
             actor=actor,
@@ -240,6 +252,7 @@ class Member:
 
     async def proxy(self, type_name: str, shard_count: int, role: str | None) -> dict[str, object]:
         """Only send to a type."""
+        self._role = role
         self._entities[type_name] = self._sharding.start_proxy(
             type_name=type_name, shard_count=shard_count, role=role
         )
@@ -308,8 +321,16 @@ class Member:
         """Begin to ask so many ids in turn, with numbers from `first` on."""
         walkers = self._entities["walker"]
         refs = [walkers[f"w{number}"] for number in range(ids)]
-        self._load = Load(refs, per_s, ASK_TIMEOUT_S, first)
+        self._load = Load(refs, per_s, ASK_TIMEOUT_S, first, self._hosts)
         return {"at_s": boottime_s()}
+
+    def _hosts(self) -> int:
+        """Members that may host and are up, none of them on its way out, as this one knows."""
+        view = self._system.cluster.view
+        return sum(
+            member.status is Status.UP and (self._role is None or self._role in member.roles)
+            for member in (view.members if view is not None else ())
+        )
 
     async def end_load(self) -> dict[str, object]:
         """No more; what came of it."""

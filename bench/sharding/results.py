@@ -59,6 +59,7 @@ METRICS = {
     "rolling_restart_overlaps": Metric(
         target=0, by_worst=True, note="entities alive in two places; the checker saw a planted one"
     ),
+    "rolling_restart_hosts": Metric(note="fewest hosts that were up at any instant"),
     "rolling_restart_asks_per_s": Metric(unit="/s", note="achieved"),
     "kill9_entity_gap_s": Metric(
         unit="s", target=1, by_worst=True, note="SIGKILL → the last of its entities takes a step"
