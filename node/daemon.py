@@ -38,7 +38,7 @@ from gossip.messages import JoinRequest
 from node import wire
 from node.core import NodeCore
 from node.environment import Environment, Lane, LinkMemory, Transport
-from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
+from sharding.effects import CloseShards, DrainRoute, FailAsks, OpenShards, RouteShards
 from singleton.effects import (
     DropLease,
     RouteSingleton,
@@ -122,6 +122,9 @@ class Sharded(Protocol):
 
     def drain(self, effect: DrainRoute) -> None:
         """Wait for what is on its way; answered by an event."""
+
+    def fail_asks(self, effect: FailAsks) -> None:
+        """Let asks that wait for a home fail, or wait again."""
 
 
 class Arbiter(Protocol):
@@ -218,6 +221,7 @@ class Daemon:
             CloseShards: regions.close_shards,
             RouteShards: regions.route,
             DrainRoute: regions.drain,
+            FailAsks: regions.fail_asks,
         }
 
     @property

@@ -31,6 +31,7 @@ from node.actor import Actor
 from node.ask import LocalAsk, RemoteAsk
 from node.authority import Authority
 from node.cell import Cell, HandOver
+from node.errors import DeadActorError
 from node.events import Why
 from node.mailbox import Delivery
 from node.messages import Ask, message
@@ -38,7 +39,7 @@ from node.remembering import Remembering
 from node.runtime import ENTITIES
 from node.schema import answer_schema
 from node.supervision import PASSIVATED, StopCause, StopReason, Supervision
-from sharding.effects import CloseShards, DrainRoute, OpenShards, RouteShards
+from sharding.effects import CloseShards, DrainRoute, FailAsks, OpenShards, RouteShards
 from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
 from sharding.settings import ShardingSettings, shard_of
 
@@ -253,6 +254,15 @@ class Regions:
         """Perform `DrainRoute`."""
         self.by_type[effect.type_name].drain(effect.number, effect.home)
 
+    def fail_asks(self, effect: FailAsks) -> None:
+        """Perform `FailAsks`."""
+        self.by_type[effect.type_name].fail_asks(effect.why)
+
+    def fail_held(self, why: str) -> None:
+        """The node ends, and no host is expected any more: as `SingletonProxies.fail_held`."""
+        for region in self.by_type.values():
+            region.fail_asks(why)
+
     @property
     def forwarded_count(self) -> int:
         """Messages from elsewhere that went on to another node, so far."""
@@ -309,6 +319,7 @@ class Region:
         self._restarts: set[asyncio.TimerHandle] = set()
         self._restarted_at: dict[Entity, float] = {}
         self._remembering: Remembering | None = None
+        self._fails_why = ""
         self._is_warned = False
         self._is_closed = False
         # Gated, if anything is: an entity acts under the contact of its node.
@@ -432,7 +443,7 @@ class Region:
     def _hold(
         self, number: int, node: NodeId | None, delivery: Delivery, *, asks: bool = True
     ) -> None:
-        if not self._has_room(delivery):
+        if self._has_failed(number, node, delivery) or not self._has_room(delivery):
             return
         held = self._held.get(number)
         if held is None:
@@ -451,6 +462,24 @@ class Region:
         else:
             self.homes[number] = None
             self._ask_for(number)
+
+    def fail_asks(self, why: str) -> None:
+        """Asks of this node that wait for a home fail now, and so do later ones, with
+        `DeadActorError` saying `why`; empty: they wait again."""
+        self._fails_why = why
+        for number, held in self._held.items():
+            kept = deque(each for each in held if not self._has_failed(number, *each))
+            self.held_count -= len(held) - len(kept)
+            self._held[number] = kept
+
+    def _has_failed(self, number: int, node: NodeId | None, delivery: Delivery) -> bool:
+        asker = delivery.asker
+        if not self._fails_why or node is not None or asker is None:
+            return False
+        if self._known[number] is not None:
+            return False  # it has a home, and waits for the way there
+        asker.fail(DeadActorError(f"{delivery.path[1:]}: {self._fails_why}"))
+        return True
 
     def _ask_for(self, number: int) -> None:
         """Once; the machine asks the coordinator again and again."""

@@ -47,7 +47,7 @@ class Entities(Generic[M]):
 
     def __getitem__(self, entity_id: str) -> EntityRef[M]:
         """The ref of an entity; nothing is built or asked. Raises ValueError for an id that can be
-        none (1 to 512 characters)."""
+        none (1 to 256 characters)."""
         return EntityRef(self._runtime, self._region, entity_id)
 
     def tell(self, message: M) -> None:
@@ -266,7 +266,9 @@ class Sharding:
                 **values,
             )
         except ValueError as error:
-            raise SettingsError(f"sharded type {type_name!r}: {error}") from error
+            name = _count_name(values.get("daemons", False), values.get("eager", False))
+            words = str(error).replace("shard_count", name)
+            raise SettingsError(f"sharded type {type_name!r}: {words}") from error
 
     def _store_of(self, type_name: str, remember: object) -> EntityStore | None:
         if remember is None:
@@ -298,10 +300,11 @@ class Sharding:
         lease: str | bool | Lease | None,
         what: tuple[object, ...],
     ) -> Entities[Any]:
+        name = _count_name(settings.daemons, settings.eager)
         if self._started.get(type_name, what) != what:
             raise SettingsError(
                 f"type_name={type_name!r} is started already, with another actor, args or "
-                "shard_count: give the other type another name"
+                f"{name}: give the other type another name"
             )
         self._check_count(type_name, settings)
         start_coordinator = self._singletons.coordinator(
@@ -320,10 +323,12 @@ class Sharding:
 
     def _check_count(self, type_name: str, settings: ShardingSettings) -> None:
         known = self._regions.by_type.get(type_name)
+        name = _count_name(settings.daemons, settings.eager)
         if known is not None and known.count != settings.shard_count:
             raise SettingsError(
-                f"sharded type {type_name!r}: shard_count={settings.shard_count}, and it was "
-                f"started here with {known.count} before, maybe as a proxy: give both the same"
+                f"sharded type {type_name!r}: {name}={settings.shard_count}, and "
+                f"it was started here with {known.count} before, maybe as a proxy: give both the "
+                "same"
             )
 
     def troubles(self) -> tuple[str, ...]:
@@ -370,6 +375,11 @@ class Sharding:
             "moves": moves,
             "explain": "; ".join(explain),
         }
+
+
+def _count_name(daemons: bool, eager: bool) -> str:
+    """What `start_daemons` calls the number of shards, and what all others call it."""
+    return "count" if daemons and eager else "shard_count"
 
 
 def _check_actor(

@@ -602,15 +602,21 @@ class ActorSystem:
         self._terminated_with(Terminated(end.reason, end.code))
 
     def _fail_held_soon(self) -> None:
-        """Actors that wait for a singleton nobody hosts any more must not hold up the end."""
+        """Actors that wait for a singleton or an entity nobody hosts any more must not hold up the
+        end."""
         if self._proxies is None or self._loop is None or self._core is None:
             return
         view = self._core.gossip.view
         why = "this node leaves, and no host took over"
         if view is None or len(view.members) < 2:
-            self._proxies.fail_held(why)
+            self._fail_held(why)
         else:
-            self._loop.call_later(FAIL_HELD_S, self._proxies.fail_held, why)
+            self._loop.call_later(FAIL_HELD_S, self._fail_held, why)
+
+    def _fail_held(self, why: str) -> None:
+        if self._proxies is not None and self._regions is not None:
+            self._proxies.fail_held(why)
+            self._regions.fail_held(why)
 
     async def _stop_singletons(self, daemon: Daemon) -> bool:
         """True when all have stopped. A daemon that failed is not asked: all actors stop next."""

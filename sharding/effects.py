@@ -49,6 +49,15 @@ class DrainRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class FailAsks:
+    """Asks of this node that wait for a home fail, now and from now on, and tell `why`; empty: they
+    wait again. What was told waits all the same."""
+
+    type_name: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evacuated:
     """After `EvacuateRequested`: no entity of the type runs here, nor ever will. Given once."""
 

@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 
 from gossip.effects import PeerMessage, Publish, Send
 from gossip.membership import MembershipView, NodeId, Status
-from sharding.effects import CloseShards, DrainRoute, Evacuated, OpenShards, RouteShards
+from sharding.effects import (
+    CloseShards,
+    DrainRoute,
+    Evacuated,
+    FailAsks,
+    OpenShards,
+    RouteShards,
+)
 from sharding.events import (
     CoordinatorAt,
     EvacuateRequested,
@@ -167,7 +174,7 @@ class RegionMachine:
         # Stopped, and a proxy from now on: what is still here goes on leaving.
         self._leaving = self._leaving and bool(self._owned) and not self._hosts
         self._evacuated = False
-        self.refused_why = self.hosts_not_why = ""
+        self._try_anew()
         self._reported_to = NO_TERM
         self._ask_soon(now)
 
@@ -245,8 +252,14 @@ class RegionMachine:
             return
         self.coordinator = host
         if host is not None:
-            self.refused_why = self.hosts_not_why = ""
+            self._try_anew()
             self._ask_soon(now)
+
+    def _try_anew(self) -> None:
+        """What refused us before may not do so again."""
+        if self.refused_why:
+            self._out.append(FailAsks(self.type_name, ""))
+        self.refused_why = self.hosts_not_why = ""
 
     # asking
 
@@ -347,6 +360,7 @@ class RegionMachine:
         if self.refused_why != message.why:
             self.refused_why = message.why
             self._out.append(Publish(RegionNotAdmitted(self.type_name, message.why)))
+            self._out.append(FailAsks(self.type_name, f"not admitted: {message.why}"))
 
     def _on_homes(self, message: HomesAre, now: float) -> None:
         named: set[int] = set()

@@ -758,6 +758,18 @@ def test_daemons_are_never_idle() -> None:
         assert len(world.log) == 5
 
 
+@pytest.mark.parametrize("count", [0, -1, 1.5, 20_000, 6])
+def test_a_wrong_count_of_daemons_is_named_as_it_was_given(count: Any) -> None:
+    """`start_daemons` has no `shard_count`. Six are wrong because five run already."""
+    with Daemons("a") as world:
+        world.until_all_up()
+        sharding = world.system("a").cluster.sharding
+        with pytest.raises(SettingsError, match=f"[^_]count={count}|actor, args or count:"):
+            world["a"].call(
+                sharding.start_daemons, type_name="d", actor=Daemon, args=(world,), count=count
+            )
+
+
 # starting and stopping
 
 
@@ -852,6 +864,37 @@ def test_a_proxy_of_other_shards_is_refused_and_told_why() -> None:
         assert world.state("b")["here"] == []
         assert "16 shards" in world.state("b")["explain"]
         assert world.state("b")["held"] == 1
+
+
+def test_asks_of_a_node_that_is_refused_fail_at_once_and_what_was_told_waits() -> None:
+    """I-104: also an ask that waits already; whoever has its count may take all of it later."""
+    with Carts("a b", absent="b") as world:
+        world.until_all_up()
+        world.start_settings["shard_count"] = 16
+        world.start("b")
+        world.run_until(lambda: "b" in world.on)
+        world.tell("b", "c1", Put("c1", 1))
+        for within_s in (10.0, 0.01):
+            with pytest.raises(DeadActorError, match=r"not admitted.* 16 shards"):
+                world.run(world.on["b"]["c1"].ask(Count(), 60.0), node="b", within_s=within_s)
+        assert world.state("b")["held"] == 1
+        world.crash("a")
+        world.run_until(lambda: world.taken == [("c1", 1)], within_s=60.0)
+        assert world.ask("b", "c1", Count()) == 2
+
+
+def test_a_node_that_ends_waits_for_no_entity_that_nobody_hosts() -> None:
+    """S16: an actor that asks one would hold up the end until its timeout."""
+    with Carts("a", role="carts") as world:
+        world.until_all_up()
+        asked = world.on["a"]["c1"].ask(Count(), 60.0)
+        task = world["a"].call(lambda: world["a"].loop.create_task(asked))
+        world.tell("a", "c1", Put("c1", 1))
+        world.run_for(s=1.0)
+        assert not task.done()
+        world.leave("a")
+        world.run_until(task.done, within_s=2.0)
+        assert "no host took over" in str(task.exception())
 
 
 def test_a_type_that_is_stopped_moves_away_and_takes_part_again_when_started() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gossip.membership import Cause, NodeId, Status
-from sharding.effects import CloseShards, DrainRoute, Evacuated, OpenShards
+from sharding.effects import CloseShards, DrainRoute, Evacuated, FailAsks, OpenShards
 from sharding.events import (
     CoordinatorAt,
     EvacuateRequested,
@@ -556,6 +556,7 @@ def test_a_refused_region_says_so_once_and_asks_for_nothing() -> None:
     refused = RegionRefused(TYPE, site.term, "it has 8 shards, the cluster has 16")
     site.hear("a", refused)
     assert [fact.explain for fact in published(site.out, RegionNotAdmitted)] == [refused.why]
+    assert [refused.why in order.why for order in orders(site.out, FailAsks)] == [True]
     site.hear("a", refused)
     assert site.out == []
     assert "16" in site.machine.explain()
@@ -571,3 +572,4 @@ def test_a_region_refused_is_taken_by_a_coordinator_that_has_its_count() -> None
     wanted(site, 1)
     site.take(CoordinatorAt(TYPE, C))
     assert asked_for(site.out) == [(C, (1,))]
+    assert orders(site.out, FailAsks) == [FailAsks(TYPE, "")]
