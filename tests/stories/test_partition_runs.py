@@ -1,6 +1,7 @@
 """Random splits, pauses, crashes, joins, moves and orders, many seeds, judged from outside.
 
-`make test` runs 100 seeds, `make test-long` 5,000; `python -m node simulate` runs the same ones.
+`make test` runs 100 seeds, `make test-long` 5,000, and 10,000 under a lease; `python -m node
+simulate` runs the same ones.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def test_the_other_strategies_are_as_safe(strategy: str, how_many: HowMany) -> N
     assert [(run.seed, run.violations) for run in runs if run.violations] == []
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(PARTS))
 def test_under_a_lease_whose_store_has_troubles_two_never_act(part: int, how_many: HowMany) -> None:
     """S2, S7, S10: outages, ways cut for one, lost answers, writes that land much later. Tokens
     grow, and one acts in the end."""
-    seeds = range(part, how_many(short=40, long=2_000), 2)
+    seeds = range(part, how_many(short=40, long=10_000), PARTS)
     settings = Settings(downing="keep-majority")
     runs = simulate.run_all(settings, seeds, nodes=5, planted=None, jobs=1, leased=True)
     assert [(run.seed, run.violations) for run in runs if run.violations] == []

@@ -1,7 +1,7 @@
 """Random faults against sharded entities, many seeds, judged from outside.
 
-`make test` runs 24 seeds, `make test-long` 5,000; `python -m node simulate --subject sharding` runs
-the same ones. Planted faults: `test_partition_runs.py`.
+`make test` runs 24 seeds, `make test-long` 5,000 at each level of downing; `python -m node simulate
+--subject sharding` runs the same ones. Planted faults: `test_partition_runs.py`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ def test_without_a_fault_each_message_is_handled_once_and_in_order(how_many: How
     assert bad == []
 
 
-def test_nor_where_the_coordinator_has_a_lease_whose_store_has_troubles(how_many: HowMany) -> None:
-    seeds = range(how_many(short=8, long=1_000))
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nor_where_the_coordinator_has_a_lease_whose_store_has_troubles(
+    part: int, how_many: HowMany
+) -> None:
+    seeds = range(part, how_many(short=8, long=5_000), PARTS)
     runs = simulate.run_all(
-        DOWNING, seeds, nodes=5, planted=None, jobs=1, leased=True, subject="sharding"
+        DOWNING, seeds, nodes=None, planted=None, jobs=1, leased=True, subject="sharding"
     )
     assert [(run.seed, run.kind, run.violations) for run in runs if run.violations] == []
 
