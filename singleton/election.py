@@ -86,7 +86,6 @@ def in_reach(view: MembershipView, *, undecided: bool = False) -> tuple[Member, 
 def eligible(
     members: Iterable[Member],
     type_name: str,
-    role: str | None,
     *,
     holders: Collection[NodeId] = (),
     withdrawn: Collection[NodeId] = (),
@@ -94,15 +93,16 @@ def eligible(
 ) -> list[Member]:
     """Those of `members` (see `in_reach`) that may be elected, in their order.
 
-    A holder hosts the type whether or not its record shows it already. `withdrawn` members said
-    that they will not host again. Whose terms are not those of `referee` may not host beside it.
-    `last_terms` are those of the last holder, if any is known.
+    Who shows the type has the role under which it was started there: no other role is asked for,
+    or two that name different ones would not see each other. A holder hosts the type whether or not
+    its record shows it already. `withdrawn` members said that they will not host again. Whose terms
+    are not those of `referee` may not host beside it. `last_terms` are those of the last holder, if
+    any is known.
     """
     found = [
         member
         for member in members
-        if has_role(member, role)
-        and member.id not in withdrawn
+        if member.id not in withdrawn
         and (member.id in holders or hosted(member, type_name) is not None)
     ]
     oldest = referee(found, type_name, holders=holders, last_terms=last_terms)
@@ -146,17 +146,22 @@ def elected(candidates: list[Member], holders: Collection[NodeId]) -> Member | N
     return candidates[0] if candidates else None
 
 
-def peers_to_ask(view: MembershipView, role: str | None, former: Iterable[NodeId]) -> set[NodeId]:
-    """Everybody whose instance may be alive, unreachable ones included.
+def peers_to_ask(
+    view: MembershipView, type_name: str, role: str | None, former: Iterable[NodeId]
+) -> set[NodeId]:
+    """Everybody whose instance may be alive, unreachable ones included: who may host under `role`
+    (None: all), and who shows the type, whatever role it was started with there.
 
-    Whether a member's record shows the type does not matter: two members that start it at the same
+    Of those that may host a record need not show the type: two members that start it at the same
     time do not see each other's records yet. `former` are members that went down or away without
     proof of their end.
     """
     peers = {
         member.id
         for member in view.members
-        if member.status in ASKABLE and member.up_number > 0 and has_role(member, role)
+        if member.status in ASKABLE
+        and member.up_number > 0
+        and (has_role(member, role) or hosted(member, type_name) is not None)
     }
     peers.update(former)
     peers.discard(view.self_id)

@@ -46,7 +46,8 @@ A candidate whose store does not answer *it* for a ttl, while it does answer ano
 **Terms.** Members that host one type must agree about its role and its lease
 (`SingletonSettings.terms`, in their records). Those of the holder are valid, after it those of the
 last one while anybody has them, else those of the oldest; who has others is not eligible, and says
-so.
+so. Since any member may have been started with another role, nobody is left out of an election for
+want of ours, nor refused an answer; and who shows the type is asked, whatever its role.
 
 **Moving** by order: the host names its successor to everybody, and all take that for a claim of the
 successor: it is elected, asks like anybody, and the host stands down for it. Should it not come to
@@ -138,6 +139,8 @@ DRAIN_LATE_MAX_S = 0.25
 """A loss that is noticed later than this befell a process that stood still: it drains nothing."""
 STATE_BYTES_MAX = 64 * 1024
 """What an instance may hand over: it travels between control messages."""
+RECORDS_SPREAD_S = 10.0
+"""So long after the start here others' records may not show here what was started there before."""
 HEARSAY_S = 1.0
 """What a member's record shows of its store may be so old, beside the time until it looks again."""
 EPOCH_MAX = 2**62
@@ -284,6 +287,8 @@ class SingletonMachine:
         self._answers_via: tuple[NodeId, NodeId | None] | None = None
         self._told: frozenset[NodeId] = frozenset()  # reachable members, whatever their status
         self._peers: set[NodeId] = set()
+        self._strangers: set[NodeId] = set()  # asked us, though they have not our role
+        self._asks_all_until = -math.inf
         self._former: dict[NodeId, float] = {}  # gone without proof: asked until then
         self._gone_seen: set[NodeId] = set()
         self._claims: dict[NodeId, _Claim] = {}
@@ -390,8 +395,9 @@ class SingletonMachine:
         for peer in (self._doubted - _doubted(view)) & self._asked.keys():
             self._asked[peer].heard_at = now  # its silence begins now that it can be heard
         self._doubted = _doubted(view) if self._settings.downing else frozenset()
-        self._peers = peers_to_ask(view, self._settings.role, ())
         known = view.by_id
+        self._strangers = {p for p in self._strangers if p in known and _may_ask(known[p])}
+        self._find_peers(now)
         for table in (self._claims, self._heard_round, self._yielded, self._waiting):
             for peer in [peer for peer in table if peer not in known]:
                 del table[peer]
@@ -434,7 +440,12 @@ class SingletonMachine:
             self._gone_seen.add(peer)
             member = view.by_id.get(peer) or before.get(peer)
             could_host = member is None or (
-                member.up_number > 0 and has_role(member, self._settings.role)
+                member.up_number > 0
+                and (
+                    has_role(member, self._settings.role)
+                    or hosted(member, self.type_name) is not None
+                    or peer in self._strangers
+                )
             )
             if self._settles(gone[peer]) or gone[peer] is Cause.NEVER_UP or not could_host:
                 continue
@@ -453,6 +464,13 @@ class SingletonMachine:
         cause = view.gone.get(peer) if member is None else member.cause
         return cause is not None and self._settles(cause)
 
+    def _find_peers(self, now: float) -> None:
+        """Whom to ask: everybody, as long as records may not show yet who hosts under another role;
+        and whoever was promised something."""
+        if self._view is not None:
+            role = None if now < self._asks_all_until else self._settings.role
+            self._peers = peers_to_ask(self._view, self.type_name, role, self._strangers)
+
     # requests of the node
 
     def _on_start(self, event: StartRequested, now: float) -> None:
@@ -463,7 +481,8 @@ class SingletonMachine:
         self._settings = event.settings
         if self._view is not None:
             self._reach = in_reach(self._view, undecided=self._settings.downing)
-            self._peers = peers_to_ask(self._view, self._settings.role, ())
+        self._asks_all_until = now + RECORDS_SPREAD_S
+        self._find_peers(now)
         if self._latch and not self._unfit:
             self._fire(Trigger.READMITTED, now)
 
@@ -502,9 +521,12 @@ class SingletonMachine:
         """Who else may host now, the oldest first."""
         withdrawn = {*self._withdrawn, self.self_id} if self._latch else {*self._withdrawn}
         candidates = eligible(
-            self._reach, self.type_name, self._settings.role,
-            holders=set(self._claims), withdrawn=withdrawn, last_terms=self._last_terms,
-        )  # fmt: skip
+            self._reach,
+            self.type_name,
+            holders=set(self._claims),
+            withdrawn=withdrawn,
+            last_terms=self._last_terms,
+        )
         doubted = self._view.unreachable if self._view is not None else frozenset()
         return [m.id for m in candidates if m.id != self.host and m.id not in doubted]
 
@@ -585,7 +607,6 @@ class SingletonMachine:
         others = eligible(
             self._reach,
             self.type_name,
-            settings.role,
             withdrawn={*self._withdrawn},
             last_terms=self._last_terms,
         )
@@ -649,10 +670,7 @@ class SingletonMachine:
         self.ignored["asked by one that is not up"] += 1
 
     def _answer_ask(self, asker: Member, ask: HandOverAsk, now: float) -> None:
-        if not has_role(asker, self._settings.role):
-            why = f"you lack the role {self._settings.role!r} under which this type is hosted"
-            self._answer(asker.id, ask.round, AnswerKind.REFUSED, why=why)
-        elif self.state in HOLDING:
+        if self.state in HOLDING:
             why = "its instance runs here" if self._live else "its instance is restarted here"
             self._answer(asker.id, ask.round, AnswerKind.REFUSED, who=self.self_id, why=why)
         elif self.state in ENDING:
@@ -665,6 +683,9 @@ class SingletonMachine:
             if self.state in CANDIDATE and self._yielded.get(asker.id) != ask.round:
                 self._yielded[asker.id] = ask.round
                 self._fire(Trigger.ROUND_VOID, now)
+            if asker.id not in self._peers:
+                self._strangers.add(asker.id)
+                self._peers.add(asker.id)
             self._hand_over(asker.id)
             self._answer(asker.id, ask.round, AnswerKind.NONE)
 
@@ -817,7 +838,6 @@ class SingletonMachine:
         candidates = eligible(
             self._reach_and_claimants(),
             self.type_name,
-            self._settings.role,
             holders=holders,
             withdrawn=withdrawn,
             last_terms=self._last_terms,
@@ -847,9 +867,7 @@ class SingletonMachine:
         if self.state not in HOLDING:
             self._announce_at = math.inf
             return
-        candidates = eligible(
-            self._reach, self.type_name, self._settings.role, holders={self.self_id}
-        )
+        candidates = eligible(self._reach, self.type_name, holders={self.self_id})
         is_eldest = not candidates or candidates[0].id == self.self_id
         if is_eldest and not self._unproven:
             self._announce_at = math.inf
@@ -1205,7 +1223,6 @@ class SingletonMachine:
         candidates = eligible(
             self._reach,
             self.type_name,
-            self._settings.role,
             withdrawn=withdrawn,
             last_terms=self._last_terms,
         )
@@ -1283,9 +1300,7 @@ class SingletonMachine:
         return here + self._explain_standby()
 
     def _explain_running(self) -> str:
-        candidates = eligible(
-            self._reach, self.type_name, self._settings.role, holders={self.self_id}
-        )
+        candidates = eligible(self._reach, self.type_name, holders={self.self_id})
         older = candidates[0] if candidates else None
         if self._risk:
             return f"runs here, and takes in no new message: its lease may end ({self._risk})"

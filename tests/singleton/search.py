@@ -30,7 +30,7 @@ from singleton.events import (
     StartRequested,
     UniquenessNotProven,
 )
-from singleton.machine import SingletonMachine, State
+from singleton.machine import RECORDS_SPREAD_S, SingletonMachine, State
 from singleton.messages import HandOverAsk
 from singleton.settings import SingletonSettings
 from tests.singleton.worlds import TYPE, node
@@ -39,12 +39,16 @@ Event = tuple[str, int]
 """What can happen at a node: ("deliver", message), ("view", variant), ("started", 0), …"""
 
 
+LONG_AGO = -2 * RECORDS_SPREAD_S
+"""When those that have called `start` did so: everybody's record was seen by all since then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What is searched. `views` are the variants of each node, the first is its first view.
 
     A node of `hosted_by` runs the instance at the beginning. Those of `leavers` may leave, once.
-    With `deaths` an instance may end by itself.
+    With `deaths` an instance may end by itself. `settings` are those of nodes that differ.
     """
 
     views: dict[str, tuple[MembershipView, ...]]
@@ -57,6 +61,11 @@ class Scene:
     forward_only: bool = False  # views are shown in their order, some may be left out
     late: str = ""  # these call `start` at any time, the others have called it
     make: type[SingletonMachine] = SingletonMachine
+    settings: dict[str, SingletonSettings] = field(default_factory=dict)
+
+    def settings_of(self, name: str) -> SingletonSettings:
+        """With which a node calls `start`."""
+        return self.settings.get(name, SingletonSettings())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +106,12 @@ class _Search:
     def first(self, index: int) -> tuple[int, int]:
         """The first state of a node, and the messages it sends on its way there."""
         name = self.names[index]
-        settings = SingletonSettings()
+        settings = self.scene.settings_of(name)
         machine = self.scene.make(TYPE, node(name), settings, random.Random(1))
         state = _Node(machine, 0, started=name not in self.scene.late)
         sent = 0
         if state.started:
-            machine.handle(StartRequested(TYPE, settings), 0.0)
+            machine.handle(StartRequested(TYPE, settings), LONG_AGO)
         shown = self.scene.views[name][0]
         if name == self.scene.hosted_by:
             alone = MembershipView(shown.self_id, 1, (shown.by_id[shown.self_id],))
@@ -205,7 +214,7 @@ class _Search:
             case ("leave", _) if name in self.scene.leavers and not state.left:
                 return LeaveStarted()
             case ("start", _) if not state.started:
-                return StartRequested(TYPE, SingletonSettings())
+                return StartRequested(TYPE, self.scene.settings_of(name))
         return None
 
     # all nodes

@@ -23,13 +23,14 @@ from singleton.election import (
 from singleton.settings import SingletonSettings, differing, terms_of
 from tests.singleton.worlds import TYPE, A, B, C, member, node, view
 
-WORKERS = [member("a"), member("b", roles=("worker",)), member("c", roles=("worker",))]
+WORKER: dict[str, Any] = {"roles": ("worker",), "types": (hosted_type(TYPE, "worker"),)}
+WORKERS = [member("a", types=()), member("b", **WORKER), member("c", **WORKER)]
+ALIKE = [member(name) for name in "abc"]
 
 
 def host(
     members: list[Member],
     *,
-    role: str | None = None,
     unreachable: str = "",
     holders: tuple[NodeId, ...] = (),
     withdrawn: tuple[NodeId, ...] = (),
@@ -37,7 +38,7 @@ def host(
 ) -> NodeId | None:
     """Who is elected by the view of `me`."""
     reach = in_reach(view(me, members, unreachable=unreachable))
-    candidates = eligible(reach, TYPE, role, holders=holders, withdrawn=withdrawn)
+    candidates = eligible(reach, TYPE, holders=holders, withdrawn=withdrawn)
     found = elected(candidates, holders)
     return None if found is None else found.id
 
@@ -46,10 +47,8 @@ def host(
     ("expected", "case"),
     [
         (A, {}),  # the oldest
-        (B, {"role": "worker"}),  # the oldest with the role, not "the oldest if it has it"
         (B, {"unreachable": "a"}),
         (C, {"unreachable": "a b c"}),  # what others say of us does not bind us
-        (None, {"role": "nobody's"}),
         (B, {"withdrawn": (A,)}),
         (C, {"holders": (C,)}),  # a running host is not displaced
         (B, {"holders": (C, B)}),  # of two hosts the older
@@ -59,7 +58,23 @@ def host(
     ],
 )
 def test_elected(expected: NodeId | None, case: dict[str, Any]) -> None:
-    assert host(WORKERS, **case) == expected
+    assert host(ALIKE, **case) == expected
+
+
+def test_of_those_with_the_role_the_oldest() -> None:
+    """I-35: not "the oldest if it has it"; whoever lacks it does not show the type."""
+    assert host(WORKERS) == B
+    assert host(WORKERS, unreachable="b c", me="a") is None
+    assert host(WORKERS, holders=(C,)) == C
+
+
+@pytest.mark.parametrize("holder", [A, B, C])
+def test_of_those_that_were_started_with_different_roles_one_is_elected(holder: NodeId) -> None:
+    """I-43: whatever ours is, or two that name different ones would act side by side."""
+    roles = [member("a", **WORKER), member("b"), member("c", **WORKER)]
+    for me in "abc":
+        assert host(roles, me=me) == A
+        assert host(roles, me=me, holders=(holder,)) == holder
 
 
 def test_age_decides_and_not_the_address() -> None:
@@ -108,7 +123,7 @@ def test_who_has_other_terms_is_not_eligible(
         member(name, types=() if each == "-" else (hosted_type(TYPE, each),))
         for name, each in zip("abc", terms.split(), strict=True)
     ]
-    found = eligible(in_reach(view("c", members)), TYPE, None, holders=holders)
+    found = eligible(in_reach(view("c", members)), TYPE, holders=holders)
     assert [each.name for each in found] == expected.split()
 
 
@@ -150,8 +165,10 @@ def test_everybody_whose_instance_may_be_alive_is_asked() -> None:
         member("g"),
     ]
     seen = view("a", members, unreachable="b g")
-    assert peers_to_ask(seen, None, [node("z")]) == {node(name) for name in "bcdgz"}
-    assert peers_to_ask(seen, "worker", []) == set()
+    assert peers_to_ask(seen, TYPE, None, [node("z")]) == {node(name) for name in "bcdgz"}
+    assert peers_to_ask(seen, "other", "worker", []) == set()
+    # b may not host under this role; the others show that they host under another one.
+    assert peers_to_ask(seen, TYPE, "worker", []) == {node(name) for name in "cdg"}
 
 
 @pytest.mark.parametrize(

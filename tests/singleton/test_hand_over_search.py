@@ -13,9 +13,10 @@ import pytest
 
 from gossip.membership import Member, MembershipView, NodeId, Status
 from singleton import machine as machine_module
-from singleton.election import hosted_type, peers_to_ask
+from singleton.election import has_role, hosted_type, peers_to_ask
 from singleton.machine import SingletonMachine, State, Trigger
 from singleton.messages import AnswerKind, HandOverAnswer, HandOverAsk
+from singleton.settings import SingletonSettings
 from tests.singleton.search import Scene, search
 from tests.singleton.worlds import TYPE, member, view
 
@@ -45,6 +46,18 @@ LEAVING: Views = {
     "c": (view("c", [A, B, C]), view("c", [A_LEAVING, B, C])),
 }
 
+X = SingletonSettings(role="x", terms="x")
+AX = replace(A, roles=("x",), types=(hosted_type(TYPE, "x"),))
+AX_NOT = replace(AX, types=())
+ROLES: Views = {
+    "a": (view("a", [AX, B]), view("a", [AX, B_NOT]), view("a", [AX_NOT, B])),
+    "b": (view("b", [AX, B]), view("b", [AX_NOT, B]), view("b", [AX, B_NOT])),
+}
+KNOWN: Views = {
+    "a": (view("a", [AX, B]),),
+    "b": (view("b", [AX, B]), view("b", [AX, B], unreachable="a")),
+}
+
 SCENES = {
     "2 nodes, 3 rounds": Scene(TWO, rounds_max=3, flips_max=3),
     "2 nodes, 3 rounds, both call start late": Scene(TWO, 3, 2, late="ab"),
@@ -56,6 +69,12 @@ SCENES = {
     "3 nodes, the host leaves": Scene(LEAVING, 1, 1, hosted_by="a", leavers="a"),
     "3 nodes, the host and its successor leave": Scene(
         LEAVING, 1, 0, hosted_by="a", leavers="ab", claims_lapse=False
+    ),
+    "2 nodes, roles differ, both call start late": Scene(ROLES, 3, 2, late="ab", settings={"a": X}),
+    "2 nodes, roles differ, the older is late": Scene(ROLES, 3, 2, late="a", settings={"a": X}),
+    "2 nodes, roles differ, the younger is late": Scene(ROLES, 3, 2, late="b", settings={"a": X}),
+    "2 nodes, roles differ, the younger hosts": Scene(
+        KNOWN, 3, 3, hosted_by="b", deaths=True, leavers="ab", settings={"a": X}
     ),
 }
 LARGE_SCENES = {
@@ -143,6 +162,15 @@ class AsksOnlyTheReachable(SingletonMachine):
         super()._update_asked(now)
 
 
+class AsksByRoleAlone(SingletonMachine):
+    """I-43: who has not our role is not asked, whatever it shows, asks or was promised."""
+
+    def _find_peers(self, now: float) -> None:
+        if self._view is not None:
+            may_host = {m.id for m in self._view.members if has_role(m, self._settings.role)}
+            self._peers = peers_to_ask(self._view, self.type_name, None, ()) & may_host
+
+
 FAULTS = {
     "candidate answers": (CandidateAnswers, "2 nodes, 3 rounds"),
     "candidate answers, 3 nodes": (CandidateAnswers, "3 nodes, 1 round"),
@@ -155,6 +183,7 @@ FAULTS = {
     "host says none": (HostSaysNone, "2 nodes, 3 rounds"),
     "forgets whom it promised": (ForgetsWhomItPromised, "2 nodes, 3 rounds, one joins"),
     "asks only the reachable": (AsksOnlyTheReachable, "2 nodes, 3 rounds"),
+    "asks by role alone": (AsksByRoleAlone, "2 nodes, roles differ, both call start late"),
 }
 
 
@@ -169,11 +198,11 @@ def test_the_search_finds_that_records_lag(monkeypatch: pytest.MonkeyPatch) -> N
     """Asking only members whose record shows the type lets two late starters miss each other."""
 
     def only_hosting(
-        seen: MembershipView, role: str | None, former: tuple[object, ...]
+        seen: MembershipView, type_name: str, role: str | None, former: tuple[object, ...]
     ) -> set[object]:
         hosted = hosted_type(TYPE)
         shown = {each.id for each in seen.members if hosted in each.types}
-        return {peer for peer in peers_to_ask(seen, role, ()) if peer in shown}
+        return {peer for peer in peers_to_ask(seen, type_name, role, ()) if peer in shown}
 
     monkeypatch.setattr(machine_module, "peers_to_ask", only_hosting)
     assert search(SCENES["2 nodes, 3 rounds"]).violation

@@ -8,11 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gossip.effects import Paused, PeerMessage, Publish, Send
-from gossip.membership import Cause, NodeId, Status
+from gossip.membership import Cause, Member, NodeId, Status
 from lease.events import (
     LeaseAtRisk,
     LeaseAwaited,
@@ -305,19 +306,59 @@ def test_everybody_is_asked_whatever_their_record_shows() -> None:
     assert asks(effects) == {node("b"): 1, node("c"): 1, node("d"): 1}
 
 
-def test_only_members_with_the_role_are_asked_and_answered() -> None:
-    """I-35, I-43."""
-    settings = SingletonSettings(role="worker")
-    members = [member("a"), member("b", roles=("worker",)), member("c", roles=("worker",))]
-    made, effects = machine("b", view("b", members), settings=settings)
-    assert asks(effects) == {C: 1}
-    effects = made.handle(ask_from("a"), 0.0)
-    assert answers(effects) == {A: AnswerKind.REFUSED}
-    assert asks(effects) == {}, "its question voids nothing"
+WORKER: dict[str, Any] = {"roles": ("worker",), "types": (hosted_type(TYPE, "worker"),)}
+WORK = SingletonSettings(role="worker", terms="worker")
+
+
+def worker_since(started_at: float, *others: Member) -> tuple[SingletonMachine, list[object]]:
+    """The manager of b, started with role `worker` then, in a view that comes at 20.0."""
+    made = Recorder(WORK)
+    made.handle(StartRequested(TYPE, WORK), started_at)
+    effects = made.handle(view("b", [member("b", **WORKER), *others]), 20.0)
+    return made, effects
+
+
+def test_who_may_not_host_under_the_role_is_asked_only_at_first() -> None:
+    """I-35: its record does not show yet what was started there with another role."""
+    others = (member("a", types=()), member("c", **WORKER))
+    assert asks(worker_since(0.0, *others)[1]) == {C: 1}
+    assert asks(worker_since(15.0, *others)[1]) == {A: 1, C: 1}
+
+
+def test_who_asks_is_asked_in_its_turn_whatever_its_role() -> None:
+    """I-38, I-43: an answer is a promise, kept by asking whom it was given."""
+    made, _ = worker_since(0.0, member("a", types=()), member("c", **WORKER))
+    effects = made.handle(ask_from("a"), 20.0)
+    assert answers(effects) == {A: AnswerKind.NONE}
+    assert asks(effects) == {A: 2, C: 2}
+
+
+def test_a_host_refuses_whoever_asks_and_says_that_it_hosts() -> None:
+    """I-43: or one that was started with another role would wait for what never comes."""
+    made, _ = worker_since(0.0)
+    made.handle(InstanceStarted(TYPE, 1), 20.0)
+    made.handle(view("b", [member("b", **WORKER), member("a")]), 20.0)
+    (answer,) = [
+        effect.message
+        for effect in made.handle(ask_from("a"), 20.0)
+        if isinstance(effect, Send) and isinstance(effect.message, HandOverAnswer)
+    ]
+    assert (answer.kind, answer.who) == (AnswerKind.REFUSED, B)
+
+
+def test_a_proxy_refuses_nobody_and_finds_a_host_under_another_role() -> None:
+    """I-35: its own role is none that anybody has to have."""
+    members = [member("a"), member("b", types=())]
+    made = Recorder(SingletonSettings(role="nobody's"))
+    made.handle(view("b", members), 0.0)
+    assert answers(made.handle(ask_from("a"), 0.0)) == {A: AnswerKind.NONE}
+    made.handle(notice_from("a", NoticeKind.HOLDS), 0.0)
+    assert made.host == A
 
 
 def test_without_the_role_it_never_hosts() -> None:
-    made, effects = machine("a", view("a"), settings=SingletonSettings(role="worker"))
+    """Its record does not show the type: `node.core` sees to that."""
+    made, effects = machine("a", view("a", [member("a", types=())]), settings=WORK)
     assert asks(effects) == {}
     assert made.explain(0.0) == "no reachable member with role 'worker' hosts this type"
 

@@ -6,10 +6,13 @@ schedules are those of the design review (Fâ€¦) and of the collected bugs (BC-â€
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gossip.effects import Paused
 from gossip.membership import Cause, Status
+from singleton.election import hosted_type
 from singleton.events import LeaveStarted, StartRequested, StopRequested
 from singleton.settings import SingletonSettings
 from tests.singleton.troupe import Troupe, altered
@@ -385,13 +388,9 @@ def test_flapping_links_end_in_one_host() -> None:
 
 def test_a_member_that_comes_up_moves_nothing() -> None:
     """BC-005, BC-009, I-34: whatever its address, a newcomer is the youngest."""
-    role = ("x",)
-    settings = SingletonSettings(role="x")
-    first, host, late = (
-        member("a", 1),
-        member("c", 2, roles=role),
-        member("b", 3, roles=role),
-    )
+    x: dict[str, Any] = {"roles": ("x",), "types": (hosted_type(TYPE, "x"),)}
+    settings = SingletonSettings(role="x", terms="x")
+    first, host, late = member("a", 1, types=()), member("c", 2, **x), member("b", 3, **x)
     troupe = Troupe("a b c", settings=settings, members=[first, host, late])
     troupe.show("a c", "a c")
     troupe.run_for(1.0)
