@@ -12,7 +12,7 @@ import inspect
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from downing.events import DownRequested
@@ -220,9 +220,14 @@ class Singletons:
         kind = _Kind(actor, tuple(args), role, given or None)
         known = self._host.kinds.get(type_name)
         if known is not None and known != kind:
+            differs = " and ".join(
+                each.name
+                for each in fields(kind)
+                if getattr(known, each.name) != getattr(kind, each.name)
+            )
             raise SettingsError(
-                f"type_name={type_name!r} is started already, with {known.actor.__qualname__}: "
-                "give the other singleton another name"
+                f"type_name={type_name!r} is started already, with another {differs} "
+                f"({known.actor.__qualname__}): give the other singleton another name"
             )
         settings = self._settings.singleton(role)
         chosen: dict[str, Any] = {

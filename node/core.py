@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from downing.events import (
     ArbiterDenied,
@@ -185,6 +185,7 @@ class NodeCore:
         self._rng = rng
         self._types: dict[str, str] = {}  # singleton → what our member record shows of it
         self._released: set[str] | None = None
+        self._leaves = False
         self._has_exited = False
         self._contact_wanted = False
         self._inbox: deque[object] = deque()
@@ -256,11 +257,14 @@ class NodeCore:
                 self._split(event, now)
                 return
             case LeaveStarted():
-                self._released = set()
+                self._released, self._leaves = set(), True
                 for name in sorted(self.regions):
                     self._inbox.append(EvacuateRequested(name, at_once=self._has_exited))
             case Evacuated():
                 self._let_coordinator_leave(event.type_name, now)
+                return
+            case RegionRequested() if self._leaves:
+                self._add_while_leaving(event, now)
                 return
             case RegionRequested():
                 self._add_region(event, now)
@@ -353,6 +357,8 @@ class NodeCore:
 
     def _add_region(self, event: RegionRequested, now: float) -> None:
         name, settings = event.type_name, event.settings
+        if name in self.coordinators:
+            self._take(self.coordinators[name].handle(event, now))
         if name not in self.regions:
             self.regions[name] = RegionMachine(name, self.gossip.self_id, settings)
             if self.gossip.view is not None:
@@ -364,6 +370,14 @@ class NodeCore:
             )
             if self.gossip.view is not None:
                 self._take(coordinator.handle(self.gossip.view, now))
+
+    def _add_while_leaving(self, event: RegionRequested, now: float) -> None:
+        """A type that is known here already goes on leaving; what is new has nothing to move."""
+        self.counters["sharding: started while leaving"] += 1
+        if event.type_name not in self.regions:
+            self._add_region(replace(event, settings=replace(event.settings, hosts=False)), now)
+            region = self.regions[event.type_name]
+            self._take(region.handle(EvacuateRequested(event.type_name), now))
 
     def _sharded(self, singleton: str) -> str | None:
         """The sharded type whose coordinator this singleton is; None: it is none."""
@@ -443,6 +457,9 @@ class NodeCore:
         self.singletons[name] = machine
         if self.gossip.view is not None:
             self._take(machine.handle(self.gossip.view, now))
+        if self._leaves:
+            # Nothing starts here any more, and nobody has to wait for it.
+            self._take(machine.handle(LeaveStarted(), now))
 
     def _host_types(self) -> None:
         self._inbox.append(TypesHosted(tuple(sorted(self._types.values()))))

@@ -331,13 +331,21 @@ class Region:
         self.settings = settings
         if kind is not None:
             self.kind = kind
-            if kind.store is not None and self._remembering is None:
-                self._remembering = Remembering(self._runtime, kind.store, self.type_name)
+            self._adopt_store(kind.store)
         if settings.entities_max is not None and self.lru is None:
             here = (shard for shard in self.here if shard is not None)
             self.lru = OrderedDict.fromkeys(e for shard in here for e in shard.entities.values())
         if settings.idle_s is not None and self._sweeper is None:
             self._sweep_later()
+
+    def _adopt_store(self, store: EntityStore | None) -> None:
+        remembering = self._remembering
+        if store is not (None if remembering is None else remembering.store):
+            if remembering is not None:
+                remembering.close()
+            self._remembering = None
+            if store is not None:
+                self._remembering = Remembering(self._runtime, store, self.type_name)
 
     def shard_of(self, entity_id: str) -> int:
         """To which shard an id belongs. Raises ValueError for an id that can be none."""

@@ -93,7 +93,7 @@ class Sharding:
         self._core = core
         self._clock = clock
         runtime.entity_ref = self._ref_at
-        self._started: dict[str, tuple[object, ...]] = {}
+        self._started: dict[str, dict[str, object]] = {}
         self._stores: dict[str, EntityStore] = {}
 
     def start(
@@ -156,7 +156,7 @@ class Sharding:
             hand_off_timeout_s=hand_off_timeout_s,
         )
         kind = Kind(actor, tuple(args), supervision, store=store)
-        return self._begin(type_name, settings, kind, lease, (actor, tuple(args), shard_count))
+        return self._begin(type_name, settings, kind, lease)
 
     def start_daemons(
         self,
@@ -185,7 +185,7 @@ class Sharding:
             idle_s=None,
         )
         kind = Kind(actor, tuple(args), supervision)
-        return self._begin(type_name, settings, kind, lease, (actor, tuple(args), count))
+        return self._begin(type_name, settings, kind, lease)
 
     def start_proxy(
         self,
@@ -298,15 +298,24 @@ class Sharding:
         settings: ShardingSettings,
         kind: Kind,
         lease: str | bool | Lease | None,
-        what: tuple[object, ...],
     ) -> Entities[Any]:
-        name = _count_name(settings.daemons, settings.eager)
-        if self._started.get(type_name, what) != what:
+        what: dict[str, object] = {
+            "actor": kind.actor,
+            "args": kind.args,
+            _count_name(settings.daemons, settings.eager): settings.shard_count,
+            "role": settings.role,
+            "lease": lease,
+            "remember": settings.agreement,
+        }
+        known = self._started.get(type_name, what)
+        differs = " and ".join(key for key in what if known.get(key) != what[key])
+        if differs:
             raise SettingsError(
-                f"type_name={type_name!r} is started already, with another actor, args or "
-                f"{name}: give the other type another name"
+                f"type_name={type_name!r} is started already, with another {differs}: give the "
+                "other type another name, or stop this one first"
             )
         self._check_count(type_name, settings)
+        self._check_store(type_name, kind)
         start_coordinator = self._singletons.coordinator(
             COORDINATOR_PREFIX + type_name,
             role=settings.role,
@@ -329,6 +338,17 @@ class Sharding:
                 f"sharded type {type_name!r}: {name}={settings.shard_count}, and "
                 f"it was started here with {known.count} before, maybe as a proxy: give both the "
                 "same"
+            )
+
+    def _check_store(self, type_name: str, kind: Kind) -> None:
+        """While shards are still stopping their entities are written where they were read."""
+        region = self._regions.by_type.get(type_name)
+        if region is None or region.kind is None or region.kind.store is kind.store:
+            return
+        if self._core.regions[type_name].owned():
+            raise SettingsError(
+                f"sharded type {type_name!r}: it was stopped here and still stops, with another "
+                "remember: start it again once `/shards` shows nothing here"
             )
 
     def troubles(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from sharding.allocation import (
 from sharding.events import (
     Lead,
     RebalanceRequested,
+    RegionRequested,
     Resign,
     ShardsMoved,
     ShardsNotProven,
@@ -169,6 +170,8 @@ class CoordinatorMachine:
             case RebalanceRequested():
                 if self._is_able(now):
                     self._rebalance(now, by_order=True)
+            case RegionRequested():
+                self._on_request(event, now)
             case _:
                 self.counters["sharding: not for a coordinator"] += 1
         return self._finish(now)
@@ -204,6 +207,16 @@ class CoordinatorMachine:
             min(self._lost.values(), default=math.inf),
             self._silence_ends_at(),
         )
+
+    def _on_request(self, event: RegionRequested, now: float) -> None:
+        """The type was started here again, maybe otherwise; those of a proxy do not count."""
+        before = self._settings
+        if not event.settings.hosts:
+            return
+        self._settings = event.settings
+        differs = before.agreement != event.settings.agreement
+        if differs and self.phase in (Phase.REBUILDING, Phase.LEADING):
+            self._begin_term(now, "what all that host must have alike is another here")
 
     # terms
 
@@ -573,8 +586,7 @@ class CoordinatorMachine:
                     self._stop_there(shard, held, now)
 
     def _on_stopped(self, sender: NodeId, message: ShardsStopped, now: float) -> None:
-        if message.refused and sender in self._regions:
-            self._regions[sender].leaving = True
+        self._note_refusal(sender, message)
         for shard in message.shards:
             held = self._shards.get(shard)
             if held is None or (held.node == sender and message.number < held.order):
@@ -591,6 +603,20 @@ class CoordinatorMachine:
                 if not held.losers and held.state is Shard.RUNNING:
                     self._announce.add(shard)
         self._allocate_wanted(now)
+
+    def _note_refusal(self, sender: NodeId, message: ShardsStopped) -> None:
+        """Whoever refuses what it was given leaves, or left when it said so: it is given nothing
+        more before it has reported again."""
+        region = self._regions.get(sender)
+        if region is None or not message.refused:
+            return
+        for shard in message.shards:
+            held = self._shards.get(shard)
+            is_news = held is not None and held.node == sender and held.order == message.number
+            if is_news and held is not None and held.state is Shard.STARTING:
+                region.leaving = True
+                self._send(sender, AskReport(self.type_name, self.term))
+                return
 
     def _set_free(self, shard: int, held: _Held, now: float) -> None:
         """Whoever had it has not any more: it is nobody's, unless others claim it too."""

@@ -97,6 +97,7 @@ class RegionMachine:
         self._held: set[int] = set()  # about to move: their home is no news before the move is over
         self._wanted: set[int] = set()
         self._orders: dict[int, int] = {}  # shard → number of its latest order under this term
+        self._refused: dict[int, int] = {}  # shard → number of the latest that was not taken
         self._drains: dict[int, _Drain] = {}
         self._drain_number = 0
         self._others: frozenset[NodeId] = frozenset()  # members that are up and in reach
@@ -173,6 +174,8 @@ class RegionMachine:
         self._settings = event.settings
         # Stopped, and a proxy from now on: what is still here goes on leaving.
         self._leaving = self._leaving and bool(self._owned) and not self._hosts
+        if not self._leaving:
+            self._give_up_at = math.inf
         self._evacuated = False
         self._try_anew()
         self._reported_to = NO_TERM
@@ -323,6 +326,7 @@ class RegionMachine:
             self.accepted = term
             self._drains.clear()
             self._orders.clear()
+            self._refused.clear()
             for shard in self._held:
                 self._homes.pop(shard, None)  # it may have moved: the last home is none to send to
             self._wanted |= self._held
@@ -396,16 +400,29 @@ class RegionMachine:
             self._close(running, at_once=True)
 
     def _on_host(self, sender: NodeId, message: HostShards) -> None:
-        if not self._hosts or self._leaving:
+        is_out = not self._hosts or self._leaving
+        refused = tuple(
+            shard
+            for shard in message.shards
+            if shard not in self._owned
+            and (is_out or message.number <= self._refused.get(shard, -1))
+        )
+        if refused:
+            # For good: the coordinator gives them to another one, who may have them by the time
+            # the same order comes again.
+            self._refused.update(dict.fromkeys(refused, message.number))
             self.counters["sharding: orders refused while leaving"] += 1
-            absent = tuple(shard for shard in message.shards if shard not in self._owned)
-            refused = ShardsStopped(
-                self.type_name, message.term, absent, refused=True, number=message.number
+            answer = ShardsStopped(
+                self.type_name, message.term, refused, refused=True, number=message.number
             )
-            self._out.append(Send(sender, refused))
-            return
+            self._out.append(Send(sender, answer))
+        if not is_out:
+            wanted = tuple(shard for shard in message.shards if shard not in refused)
+            self._open(sender, message, wanted)
+
+    def _open(self, sender: NodeId, message: HostShards, shards: tuple[int, ...]) -> None:
         opened, started = [], []
-        for shard in self._in_time(message.shards, message.number):
+        for shard in self._in_time(shards, message.number):
             owned = self._owned.get(shard)
             if owned is not None and owned.stopping:
                 continue  # when it has stopped the coordinator hears of it, and gives it anew
@@ -423,8 +440,8 @@ class RegionMachine:
             self._route(tuple(opened), self.self_id)
         if started:
             shards = tuple(started)
-            answer = ShardsStarted(self.type_name, message.term, shards, message.number)
-            self._out.append(Send(sender, answer))
+            confirmed = ShardsStarted(self.type_name, message.term, shards, message.number)
+            self._out.append(Send(sender, confirmed))
 
     def _in_time(self, shards: tuple[int, ...], number: int) -> tuple[int, ...]:
         """Those about which no later order has come: a link that is dialled anew may overtake."""
