@@ -857,6 +857,22 @@ def test_a_refused_shard_is_given_to_another() -> None:
     assert office.given() == {2: A}
 
 
+def test_whoever_refused_is_asked_again_and_may_host_when_it_says_so() -> None:
+    """It may have begun again meanwhile. A refusal that comes once more changes nothing."""
+    office = Office("a b")
+    office.all_report("a b")
+    wants(office, "b", 0, 1)
+    number = office.numbers[B, 1]
+    refused = ShardsStopped(TYPE, office.term, (1,), refused=True, number=number)
+    office.hear("b", refused)
+    assert [to for to, _ in sent(office.out, AskReport)] == [B]
+    office.report("b")
+    office.hear("b", refused)
+    assert sent(office.out, AskReport) == []
+    wants(office, "b", 2)
+    assert office.given() == {2: B}
+
+
 def test_a_leaver_with_nobody_to_take_its_shards_need_not_wait() -> None:
     """They stop, and what is for them waits until somebody hosts the type again."""
     office = Office("a b")

@@ -481,6 +481,31 @@ def test_a_leaver_takes_nothing_and_says_so() -> None:
     assert sent(site.out, ShardsStopped) == [(A, refused)]
 
 
+def test_what_was_refused_is_refused_when_it_is_said_again() -> None:
+    """I-109: by then it may be another's. A later order is another matter, and so is a new term."""
+    site = Site()
+    site.take(STOP)
+    order = HostShards(TYPE, site.term, (3,), 7)
+    site.hear("a", order)
+    site.take(RegionRequested(TYPE, site.settings))
+    for _ in range(2):
+        site.hear("a", order)
+        assert orders(site.out, OpenShards) == []
+        ((_, again),) = sent(site.out, ShardsStopped)
+        assert (again.refused, again.shards, again.number) == (True, (3,), 7)
+    site.hear("a", HostShards(TYPE, site.term, (3, 4), 8))
+    assert orders(site.out, OpenShards) == [OpenShards(TYPE, (3, 4))]
+    site.hear("a", order)
+    assert sent(site.out, ShardsStopped) == [], "it has it by now"
+    other = Site()
+    other.take(STOP)
+    other.hear("a", order)
+    other.take(RegionRequested(TYPE, other.settings))
+    other.hear("a", AskReport(TYPE, Term(2, A)))
+    other.hear("a", HostShards(TYPE, Term(2, A), (3,), 7))
+    assert orders(other.out, OpenShards) == [OpenShards(TYPE, (3,))]
+
+
 def test_a_leaver_without_others_stops_at_once() -> None:
     site = Site("b")
     site.host(1)

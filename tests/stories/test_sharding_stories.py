@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from node.settings import Settings
 from node.sharding import Entities
 from node.supervision import StopReason
 from node.testkit import StepLog, World
+from node.testkit.checkers import overlaps
 from sharding.coordinator import CoordinatorMachine
 from sharding.events import CoordinatorAt, Lead, ShardsWanted
 from sharding.messages import (
@@ -109,6 +110,39 @@ class Shop(World):
             self.ask("a", cart)
         self.run_for(s=10.0)
         return {cart: self.ask("a", cart) for cart in IDS}
+
+
+def test_an_order_that_was_refused_is_not_taken_when_it_comes_again() -> None:
+    """I-109, S13. Stopped and started at once, it refuses what it is given; its word comes late,
+    the order is repeated meanwhile. It took that one, and by the late word another one got it."""
+    with Shop("a b c") as shop:
+        shop.until_all_up()
+        shop.run_for(s=3.0)
+        by_address = {node.address: node.name for node in shop.nodes}
+        office = by_address[shop.state("a")["coordinator"]]
+        b, _ = (name for name in "abc" if name != office)
+        shop.shape(b, to=office, loss=1.0)  # that it leaves is not heard
+        shop[b].call(shop[b].system.cluster.sharding.stop, type_name=TYPE)
+        shop.run_for(s=0.05)
+        shop.shape(b, to=office, loss=0.0, delay_s=(0.7, 0.7))
+        for cart in IDS:
+            shop.tell(office, cart, 1)
+        shop.run_for(s=0.3)
+        shop[b].call(shop.furnish, shop[b].system)
+        shop.run_for(s=1.0)
+        shop.shape(b, to=office, delay_s=(0.001, 0.001))
+        for number in range(20):
+            for cart in IDS:
+                for name in "abc":
+                    shop.tell(name, cart, number)
+            shop.run_for(s=0.5)
+        steps = defaultdict(list)
+        for step in shop.log.steps:
+            steps[step.subject].append(step)
+        assert [overlap for own in steps.values() for overlap in overlaps(own)] == []
+        assert shop.owned_twice() == []
+        shop.run_for(s=10.0)
+        assert len(shop.state(b)["here"]) == SHARDS // 3, "it is given its share again"
 
 
 def test_a_home_that_cannot_be_sent_to_does_not_keep_the_node_busy(
