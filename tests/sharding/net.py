@@ -322,9 +322,13 @@ class Net:
         self._show()
 
     def do_stop(self, name: str) -> None:
-        """The user stops the type there; and starts it again three seconds later."""
-        self.processes[name].take(EvacuateRequested(TYPE))
-        self.at(3.0, self.processes[name].take, RegionRequested(TYPE, self.settings))
+        """The user stops the type there, and starts it again at once or later; maybe twice."""
+        take, after_s = self.processes[name].take, 0.0
+        for _ in range(self.rng.choice([1, 1, 2])):
+            self.at(after_s, take, EvacuateRequested(TYPE))
+            after_s += self.rng.choice([0.0, 0.01, 0.1, 0.5, 3.0])
+            self.at(after_s, take, RegionRequested(TYPE, self.settings))
+            after_s += self.rng.choice([0.0, 0.01, 0.2, 1.0])
 
     def do_leave(self, name: str) -> None:
         """Its status moves on, and comes back up (as no real one does) before the end."""
