@@ -23,7 +23,7 @@ import functools
 import logging
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from gossip.membership import NodeId
@@ -258,10 +258,12 @@ class Regions:
         """Perform `FailAsks`."""
         self.by_type[effect.type_name].fail_asks(effect.why)
 
-    def fail_held(self, why: str) -> None:
-        """The node ends, and no host is expected any more: as `SingletonProxies.fail_held`."""
-        for region in self.by_type.values():
-            region.fail_asks(why)
+    def fail_held(self, why: str, *, besides: Collection[str]) -> None:
+        """The node ends, and except for these types no host is expected any more: as
+        `SingletonProxies.fail_held`."""
+        for type_name, region in self.by_type.items():
+            if type_name not in besides:
+                region.fail_asks(why)
 
     @property
     def forwarded_count(self) -> int:
@@ -272,6 +274,11 @@ class Regions:
     def held_count(self) -> int:
         """Messages that wait here for a home, or for an entity."""
         return sum(region.held_count for region in self.by_type.values())
+
+    @property
+    def held_types(self) -> set[str]:
+        """The types for which messages wait here."""
+        return {name for name, region in self.by_type.items() if region.held_count}
 
     @property
     def has_any(self) -> bool:

@@ -616,7 +616,12 @@ class ActorSystem:
     def _fail_held(self, why: str) -> None:
         if self._proxies is not None and self._regions is not None:
             self._proxies.fail_held(why)
-            self._regions.fail_held(why)
+            self._regions.fail_held(why, besides=self._led_types())
+
+    def _led_types(self) -> set[str]:
+        """Sharded types that have a coordinator: what is for them gets a home."""
+        regions = self._core.regions if self._core is not None else {}
+        return {name for name, region in regions.items() if region.coordinator is not None}
 
     async def _stop_singletons(self, daemon: Daemon) -> bool:
         """True when all have stopped. A daemon that failed is not asked: all actors stop next."""
@@ -643,13 +648,19 @@ class ActorSystem:
         return True
 
     async def _forward_the_rest(self) -> None:
+        """What was held here follows; what is for a shard that moves between others waits for that
+        as for one of ours."""
         assert self._proxies is not None
         assert self._regions is not None
-        for _ in range(FORWARD_ROUNDS_MAX):
+        rounds_max = max(FORWARD_ROUNDS_MAX, round(self.settings.stop_timeout_s / FORWARD_S))
+        for number in range(rounds_max):
             before = self._proxies.forwarded_count, self._regions.forwarded_count
             await asyncio.sleep(FORWARD_S)
             after = self._proxies.forwarded_count, self._regions.forwarded_count
-            if after == before and not self._regions.held_count:
+            held = self._regions.held_types
+            if after == before and not held:
+                return
+            if number + 1 >= FORWARD_ROUNDS_MAX and not held & self._led_types():
                 return
 
     def _singletons_left(self) -> dict[str, object]:

@@ -764,7 +764,7 @@ def test_a_wrong_count_of_daemons_is_named_as_it_was_given(count: Any) -> None:
     with Daemons("a") as world:
         world.until_all_up()
         sharding = world.system("a").cluster.sharding
-        with pytest.raises(SettingsError, match=f"[^_]count={count}|actor, args or count:"):
+        with pytest.raises(SettingsError, match=rf"[^_]count={count}|another .*args and count:"):
             world["a"].call(
                 sharding.start_daemons, type_name="d", actor=Daemon, args=(world,), count=count
             )
@@ -881,6 +881,24 @@ def test_asks_of_a_node_that_is_refused_fail_at_once_and_what_was_told_waits() -
         world.crash("a")
         world.run_until(lambda: world.taken == [("c1", 1)], within_s=60.0)
         assert world.ask("b", "c1", Count()) == 2
+
+
+def test_a_leaver_waits_for_the_homes_of_what_it_has_still_to_send() -> None:
+    """I-112: the shard moves between two others, and takes its time."""
+    with Carts("a b c") as world:
+        world.spread()
+        cart_id = id_at(world, "c")
+        world.tell("c", cart_id, Rest(2.5))
+        world.run_for(s=0.1)
+        world["c"].call(world.system("c").cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=0.2)
+        world.tell("b", cart_id, Put("b", 1))
+        asked = world.on["b"][cart_id].ask(Count(), 60.0)
+        task = world["b"].call(lambda: world["b"].loop.create_task(asked))
+        world.leave("b")
+        assert task.result() == 2
+        assert in_order(world, "b") == [1]
+        assert not [each for each in world.dead_letters if isinstance(each.message, Put)]
 
 
 def test_a_node_that_ends_waits_for_no_entity_that_nobody_hosts() -> None:
