@@ -59,7 +59,7 @@ KINDS = (
     "clean", "lone host", "staggered", "one-way", "deaf host", "mute host", "link", "double",
     "heal near", "joins", "leaves", "pause", "pause and split", "order", "crash", "crashes",
     "lossy", "coordinator pause", "pauses", "move and crash", "move and cut", "rebalance and crash",
-    "lossy shuffle",
+    "lossy shuffle", "lossy retire",
 )  # fmt: skip
 
 COVERED = (
@@ -633,6 +633,12 @@ class ShardedWorld(PartitionWorld):
         if self.dice.random() < 0.5:
             self._leave(self.dice.choice(self.core))
         self._wait(10.0, 30.0)
+
+    def _do_lossy_retire(self) -> None:
+        """What is said about a stop and a start comes twice as late as it may, or never."""
+        self.shape(loss=self.dice.choice([0.05, 0.2]), delay_s=(0.0005, 0.5))
+        self._do_retire()
+        self._wait(3.0, 10.0)
 
 
 async def _move(system: ActorSystem) -> None:
