@@ -84,8 +84,9 @@ class LocalAsk:
 
     def expire(self) -> None:
         """Time is up."""
-        whom = "" if self.asked is None else f" from {self.asked.address}"
-        self.fail(AskTimeoutError(f"no answer{whom} within {self.timeout_s:g} s"))
+        whom, why = ("", "") if self.asked is None else self.asked.silence(self)
+        text = f"no answer{whom and ' from '}{whom} within {self.timeout_s:g} s"
+        self.fail(AskTimeoutError(f"{text}: {why}" if why else text))
 
 
 class RemoteAsk:

@@ -66,6 +66,7 @@ from node.ref import ActorRef
 from node.supervision import (
     AllForOne,
     Escalate,
+    Failures,
     Restart,
     Resume,
     StopCause,
@@ -73,6 +74,7 @@ from node.supervision import (
     Supervision,
     failure_text,
     restart_delay_s,
+    times_failed,
 )
 
 if TYPE_CHECKING:
@@ -115,6 +117,12 @@ class State(enum.Enum):
 
 
 _AT = {State.STOPPING: "stop", State.STOPPED: "stop", State.RESTARTING: "restart"}
+_SILENT = {
+    State.STARTING: "it is starting",
+    State.RESTARTING: "it is restarting",
+    State.BACKOFF: "it waits for its restart",
+    State.STOPPING: "it is stopping",
+}
 _RUNNING = State.RUNNING  # as a global it is found five times as fast
 
 
@@ -164,7 +172,7 @@ class Cell:
         "_backoff",
         "_behaviour",
         "_cancels",
-        "_failed_at",
+        "_failures",
         "_gated",
         "_handlers",
         "_is_forced",
@@ -242,7 +250,7 @@ class Cell:
         self._waiting: deque[tuple[object, asyncio.Future[None]]] | None = None  # for room
         self._stash: list[object] | None = None
         self._stash_max = STASH_MAX if stash_max is None else stash_max
-        self._failed_at: deque[float] | None = None
+        self._failures: Failures | None = None  # with them it was to restart
         self._asker: Asker | None = None  # of the message being handled, while unanswered
         self._pace = 1  # messages handled between two looks at the clock
         self._scheduled = True  # somebody will look into the mailbox: put() need not ask for it
@@ -340,6 +348,17 @@ class Cell:
         if error is not None:
             raise error
         return None
+
+    @property
+    def silence(self) -> str:
+        """In words, why an ask that waits here has no answer yet."""
+        words = _SILENT.get(State.STOPPING if self.closed else self.state)
+        if words is None:
+            return "it runs here, and has not answered"
+        failures = self._failures
+        if failures is not None and failures.count:
+            words += f"; {times_failed(failures.count, failures.last)}"
+        return f"held here, {words}"
 
     @property
     def waiting_count(self) -> int:
@@ -862,9 +881,9 @@ class Cell:
             return
         text = f"{type(error).__name__}: {failure_text(error)}"
         if isinstance(policy, Restart) and (started or self._stop_reason is None):
-            if self._failed_at is None:
-                self._failed_at = deque()
-            delay_s = restart_delay_s(policy, self._failed_at, self.runtime.clock())
+            failures = self._failed()
+            failures.add(text)
+            delay_s = restart_delay_s(policy, failures.at, self.runtime.clock())
             if delay_s is not None:
                 self.runtime.actor_failed(self, error, during, "restart")
                 self._restart(error, message, delay_s, StopReason(StopCause.RESTARTED, text))
@@ -880,6 +899,11 @@ class Cell:
         if escalates and self.parent is not None:
             self.parent._child_escalated(error)
 
+    def _failed(self) -> Failures:
+        if self._failures is None:
+            self._failures = Failures()
+        return self._failures
+
     def _group(self) -> list[Cell]:
         """The siblings that share its fate."""
         siblings = () if self.parent is None else (self.parent.children or {}).values()
@@ -891,9 +915,7 @@ class Cell:
 
     def _sibling_failed(self, path: str, error: BaseException, delay_s: float) -> None:
         """Restart, after the present message; the failure counts as one of its own."""
-        if self._failed_at is None:
-            self._failed_at = deque()
-        self._failed_at.append(self.runtime.clock())
+        self._failed().at.append(self.runtime.clock())
         if self.state is not State.RUNNING or self.closed:
             return  # what is about to start is new already, and what is about to stop stops
         if self.mailbox is None:
@@ -1002,6 +1024,8 @@ class Cell:
             self._fail(error, None)
             return
         self.state = State.RUNNING
+        if self._failures is not None:
+            self._failures.count = 0
         if self.on_started is not None:
             callback, self.on_started = self.on_started, None
             self.runtime.isolate(callback)

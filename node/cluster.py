@@ -28,7 +28,7 @@ from node.logs import wall_time
 from node.proxy import PREFIX, SingletonProxies
 from node.ref import ActorRef
 from node.sharding import Sharding
-from node.supervision import StopCause, StopReason
+from node.supervision import StopCause, StopReason, times_failed
 from singleton.effects import RouteSingleton, StartInstance, StopInstance
 from singleton.effects import StopCause as InstanceStop
 from singleton.events import (
@@ -562,11 +562,7 @@ class Cluster:
             machine = self._core.singletons[name]
             attempt = machine.running_attempt
             started_at = None
-            state, explain = machine.state.value, machine.explain(now)
-            why_not = self._why_not_acting(name, now) if machine.state in ACTING else ""
-            if why_not:
-                runs = "runs here" if machine.state is State.RUNNING else "starts here"
-                state, explain = SUSPENDED, f"{runs}, and does not act: {why_not}"
+            state, explain = self.explain_singleton(name)
             if attempt:
                 started_at = wall_time(self._wall_clock() - (now - machine.started_at))
             rows.append(
@@ -577,24 +573,41 @@ class Cluster:
                     "instance_id": instance_id(self.self_id, attempt) if attempt else None,
                     "started_at": started_at,
                     "unproven": [node.address for node in machine.unproven],
-                    "explain": explain + self._failures_of(name),
+                    "explain": explain,
                 }
             )
         return rows
 
-    def _why_not_acting(self, name: str, now: float) -> str:
-        downing = self._core.downing
-        if now >= downing.contact_until:
-            return str(downing.state(now)["contact"]["explain"])
-        lease = self._host.leases.leases.get(name)
-        return "" if lease is None or lease.check_alive() else f"its lease: {lease.explain()}"
+    def explain_singleton(self, name: str) -> tuple[str, str]:
+        """The state of a singleton as this node knows it, and why, in words."""
+        machine, now = self._core.singletons.get(name), self._clock()
+        if machine is None:
+            return State.STANDBY.value, "it was started here a moment ago"
+        state, explain = machine.state.value, machine.explain(now)
+        why_not = ""
+        if machine.state in ACTING:
+            why_not = self.why_not_acting
+            lease = self._host.leases.leases.get(name)
+            if not why_not and lease is not None and not lease.check_alive():
+                why_not = f"its lease: {lease.explain()}"
+        if why_not:
+            runs = "runs here" if machine.state is State.RUNNING else "starts here"
+            state, explain = SUSPENDED, f"{runs}, and does not act: {why_not}"
+        return state, explain + self._failures_of(name)
+
+    @property
+    def why_not_acting(self) -> str:
+        """In words, why nothing that is unique acts on this node now; empty: it may."""
+        downing, now = self._core.downing, self._clock()
+        if now < downing.contact_until:
+            return ""
+        return str(downing.state(now)["contact"]["explain"])
 
     def _failures_of(self, name: str) -> str:
         if name not in self._host.failures:
             return ""
         count, text = self._host.failures[name]
-        times = "once" if count == 1 else f"{count} times"
-        return f"; it failed {times}, last: {text}"
+        return f"; {times_failed(count, text)}"
 
 
 def instance_id(node: NodeId, attempt: int) -> str:

@@ -76,6 +76,10 @@ class SingletonProxies:
             proxy.buffer_size = buffer_size
         return proxy
 
+    def find(self, type_name: str) -> SingletonProxy | None:
+        """The proxy of a type, if there is one here."""
+        return self._proxies.get(type_name)
+
     def route(self, effect: RouteSingleton) -> None:
         """Perform `RouteSingleton`; ignored for a type that has no proxy here."""
         proxy = self._proxies.get(effect.type_name)
@@ -182,6 +186,19 @@ class SingletonProxy:
     def held_count(self) -> int:
         """Messages that wait here."""
         return len(self._held)
+
+    @property
+    def why_held(self) -> str:
+        """In words, what messages of this node wait for although there is a host elsewhere; empty
+        where nothing is held, or for want of a host, which the manager explains."""
+        host = self._host
+        if host is None:
+            return ""
+        if self._drain is not None:
+            return f"{host.address} hosts it, and what went to the former host is not handled yet"
+        if self._is_here:
+            return ""
+        return f"{host.address} hosts it, and cannot be reached now"
 
     def deliver(self, node: NodeId | None, delivery: Delivery) -> None:
         """Take one message; `node` is where it came from, None for here. Never raises."""

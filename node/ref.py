@@ -193,6 +193,13 @@ class ActorRef(Extension, Generic[M_contra]):
         answer: T = pending.value
         return answer
 
+    def silence(self, ask: LocalAsk) -> tuple[str, str]:
+        """Who did not answer this ask, and why as far as this node knows: words for people."""
+        found: list[tuple[str, str] | None] = []
+        runtime = self._runtime
+        runtime.isolate(lambda: found.append(runtime.silence(ask, self.path)))
+        return (found[0] if found else None) or (self.address, "")
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True

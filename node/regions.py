@@ -325,6 +325,7 @@ class Region:
         self._sweeper: asyncio.TimerHandle | None = None
         self._restarts: set[asyncio.TimerHandle] = set()
         self._restarted_at: dict[Entity, float] = {}
+        self._ended_why: dict[Entity, str] = {}  # of those that wait to be built anew
         self._remembering: Remembering | None = None
         self._fails_why = ""
         self._is_warned = False
@@ -737,6 +738,7 @@ class Region:
             self._forget(entity)
             self._remember_no_more(entity)
         else:
+            self._ended_why[entity] = str(reason)
             self._restart_later(entity)
 
     def _is_kept(self, entity: Entity, reason: StopReason) -> bool:
@@ -755,6 +757,7 @@ class Region:
     def _forget(self, entity: Entity) -> None:
         del entity.shard.entities[entity.id]
         self._restarted_at.pop(entity, None)
+        self._ended_why.pop(entity, None)
         self.entity_count -= 1
         if self.lru is not None:
             self.lru.pop(entity, None)
@@ -834,3 +837,25 @@ class Region:
             for _, delivery in deliveries:
                 self._runtime.dead_letter(delivery, delivery.path[1:], Why.SHUTDOWN)
         self.held_count = 0
+
+    # words
+
+    def why_held(self, entity_id: str) -> str:
+        """In words, why an ask of this node has no answer of this entity; empty: no home of its
+        shard is known, which the machine explains."""
+        number = self.shard_of(entity_id)
+        shard, home = self.here[number], self._known[number]
+        if shard is None:
+            if number in self._closing:
+                return "held here, its shard is about to leave this node"
+            if home is None:
+                return ""
+            return f"held here, it lives at {home.address}, which cannot be reached now"
+        entity = shard.entities.get(entity_id)
+        if entity is None:
+            return "held here, it is about to be built"
+        if entity.cell is not None:
+            return entity.cell.silence
+        ended = self._ended_why.get(entity)
+        why = "; ".join(self.troubles()) if ended is None else f"its last end: {ended}"
+        return f"held here, it is to be built{why and f', {why}'}"

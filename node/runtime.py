@@ -24,6 +24,7 @@ from typing import Any, NoReturn, cast, get_args
 
 from gossip.membership import NodeId
 from node.actor import Actor, Terminated
+from node.ask import LocalAsk
 from node.authority import Authority, Gate
 from node.cell import Cell, HandOver
 from node.codec import ENVELOPE_BYTES_MAX, PATH_MAX, Codec, message_parts
@@ -129,6 +130,7 @@ class Runtime:
         "return_handlers",
         "rng",
         "self_id",
+        "silence",
         "stop_timeout_s",
         "turns",
         "until",
@@ -165,6 +167,8 @@ class Runtime:
         self.entity_at: Callable[[str], Any] = lambda path: None
         # The ref of a sharded entity, wherever it is; set by `node.sharding`.
         self.entity_ref: Callable[[str], ActorRef[Any] | None] = lambda path: None
+        # Who did not answer an ask to a path, and why; set by `node.system`.
+        self.silence: Callable[[LocalAsk, str], tuple[str, str] | None] = lambda ask, path: None
         self.self_id = self_id
         self.looked_at = 0.0  # when the clock was last looked at in this turn of the loop
         self.until = 0.0  # then the loop's other work is to have its turn

@@ -118,6 +118,28 @@ class AllForOne:
 Supervision = Restart | Stop | Resume | Escalate | AllForOne
 
 
+class Failures:
+    """Those of one actor: the instants that count against its budget, how many there were since it
+    last ran, and the last one in words."""
+
+    __slots__ = ("at", "count", "last")
+
+    def __init__(self) -> None:
+        self.at: deque[float] = deque()
+        self.count = 0
+        self.last = ""
+
+    def add(self, text: str) -> None:
+        """It has failed once more."""
+        self.count += 1
+        self.last = text
+
+
+def times_failed(count: int, last: str) -> str:
+    """How often something failed, for people."""
+    return f"it failed {'once' if count == 1 else f'{count} times'}, last: {last}"
+
+
 def failure_text(error: BaseException) -> str:
     """The text of an error of user code, whose `__str__` may itself fail; at most 2,000 letters."""
     try:

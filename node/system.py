@@ -66,6 +66,7 @@ from node.regions import Regions
 from node.runtime import Runtime
 from node.settings import Settings, settings_from, split_seed
 from node.sharding import Sharding
+from node.silence import Silence
 from node.singleton_leases import SingletonLeases
 from node.supervision import Supervision
 from sharding.events import RegionNotAdmitted, ShardsMoved, ShardsNotProven, TermBegan
@@ -312,6 +313,7 @@ class ActorSystem:
             transport.link_records,
             transport.dial_faults,
         )
+        runtime.silence = Silence(runtime, core, self._cluster, proxies, regions, environment.clock)
         transport.open(self_id, self._daemon)
         logger.info(
             "bound",
