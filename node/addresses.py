@@ -88,6 +88,14 @@ def is_loopback(number: str) -> bool:
     return packed[0] == 127 if len(packed) == 4 else packed == b"\0" * 15 + b"\1"
 
 
+def share_ports(first: str, second: str) -> bool:
+    """True when a port of the one host is surely one of the other too; no name is looked up."""
+    if is_wildcard(first) or is_wildcard(second):
+        return True
+    hosts = {"127.0.0.1" if host == "localhost" else host for host in (first, second)}
+    return len({packed_number(host) or host for host in hosts}) == 1
+
+
 def endpoint(number: str, port: int) -> str:
     """The ZeroMQ endpoint of a numeric address."""
     return f"tcp://[{number}]:{port}" if ":" in number else f"tcp://{number}:{port}"

@@ -252,6 +252,10 @@ async def _start(settings: Settings, signals: Signals, guard_fd: int | None) -> 
     if settings.app is not None:
         with signals.interrupting():
             application = load_application(settings.app)
+    if settings.http_token_file is not None:
+        from node.management import read_token
+
+        read_token("http_token_file", settings.http_token_file)
     door = None if settings.http is None else Door(settings)
     report = None
     if guard_fd is not None:
@@ -304,11 +308,27 @@ def check_processes(count: int, settings: Settings) -> None:
             f"--processes {count} without a port: the members could not find each other; give "
             "--port (each has the next one) or --seed"
         )
-    if settings.port and settings.port + count - 1 > PORT_MAX:
-        raise SettingsError(
-            f"--processes {count} from --port {settings.port} on goes beyond {PORT_MAX}: begin "
-            "lower"
-        )
+    _check_counted_ports(count, settings)
+
+
+def _check_counted_ports(count: int, settings: Settings) -> None:
+    """The ports of all members are counted up from the given ones: none may be two members'."""
+    owners: dict[tuple[str, int], tuple[str, int]] = {}
+    for key, (host, first) in settings.given_ports().items():
+        flag = flag_name(key)
+        if first + count - 1 > PORT_MAX:
+            raise SettingsError(
+                f"--processes {count} from {flag} {getattr(settings, key)} on goes beyond "
+                f"{PORT_MAX}: begin lower"
+            )
+        for number in range(count):
+            other, member = owners.setdefault((host, first + number), (flag, number))
+            if other != flag:
+                raise SettingsError(
+                    f"--processes {count}: port {first + number} would be {other} of member "
+                    f"{member} and {flag} of member {number}: give {other} and {flag} at least "
+                    f"{count} apart"
+                )
 
 
 def _supervise(
@@ -398,15 +418,12 @@ class Signals:
 class Door:
     """The HTTP of a member: reserved at once, served while the node already joins.
 
-    The constructor raises `AddressInUseError` or `SettingsError`, also for a token file without a
-    token: before anything else is bound.
+    The constructor raises `AddressInUseError` or `SettingsError`: before anything else is bound.
     """
 
     def __init__(self, settings: Settings) -> None:
-        from node.management import read_token, reserve
+        from node.management import reserve
 
-        if settings.http_token_file is not None:
-            read_token("http_token_file", settings.http_token_file)
         self._token_file = settings.http_token_file
         self._listener = reserve(*parse_address("http", settings.http or ""))
         self._serving: asyncio.Task[Management] | None = None

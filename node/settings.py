@@ -18,7 +18,7 @@ from downing.settings import PRESETS as DOWNING_PRESETS
 from downing.settings import DowningSettings
 from downing.strategies import Strategy, parse
 from gossip.settings import PRESETS, GossipSettings, preset
-from node.addresses import is_host, is_wildcard, parse_address, without_brackets
+from node.addresses import is_host, is_wildcard, parse_address, share_ports, without_brackets
 from node.errors import SettingsError
 from singleton.settings import SingletonSettings
 
@@ -103,6 +103,7 @@ class Settings:
         self._check_level()
         self._check_lease()
         self._check_addresses()
+        self._check_ports()
         self.gossip()
         self.downing_settings()
         self.singleton()
@@ -239,6 +240,26 @@ class Settings:
                 "addresses of its members, your own too (--seed HOST:PORT), or begin a new one "
                 "with found=True (--found)"
             )
+
+    def given_ports(self) -> dict[str, tuple[str, int]]:
+        """Host and port of each port that was given, not chosen, by setting; hosts are equal where
+        one port cannot be had twice."""
+        ports = {"port": (self.host, self.port or 0), "data_port": (self.host, self.data_port)}
+        if self.http is not None:
+            host, port = parse_address("http", self.http)
+            is_same = share_ports(without_brackets(self.host), host)
+            ports["http"] = (self.host if is_same else host, port)
+        return {key: (host, port) for key, (host, port) in ports.items() if port}
+
+    def _check_ports(self) -> None:
+        keys: dict[tuple[str, int], str] = {}
+        for key, port in self.given_ports().items():
+            other = keys.setdefault(port, key)
+            if other != key:
+                raise SettingsError(
+                    f"{other}={shown(getattr(self, other))} and {key}={shown(getattr(self, key))} "
+                    f"are the same port: give each its own"
+                )
 
     def gossip(self) -> GossipSettings:
         """The settings of membership: the preset with what was set by hand."""

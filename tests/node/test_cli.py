@@ -105,6 +105,35 @@ def test_a_member_without_a_lease_loads_no_store() -> None:
         (["--stop-timeout-s", "nan", *SEED], "stop_timeout_s=nan must be greater than 0 and at"),
         (["--probe-interval-s", "0", "--ack-timeout-s", "0", *SEED], "probe_interval_s=0.0 must"),
         (["--http", "127.0.0.1:0", "--http-token-file", "/no/such", *SEED], "'/no/such' cannot be"),
+        (["--http-token-file", "/no/such", "--port", "0", *SEED], "'/no/such' cannot be read"),
+        (
+            ["--port", "24600", "--http", "127.0.0.1:24600", *SEED],
+            "port=24600 and http='127.0.0.1:24600' are the same port: give each its own",
+        ),
+        (
+            ["--port", "24600", "--data-port", "24600", *SEED],
+            "port=24600 and data_port=24600 are the same port: give each its own",
+        ),
+        (
+            ["--data-port", "24601", "--http", "0.0.0.0:24601", *SEED],
+            "data_port=24601 and http='0.0.0.0:24601' are the same port: give each its own",
+        ),
+        (
+            ["--processes", "2", "--port", "22800", "--http", "127.0.0.1:22801"],
+            "--processes 2: port 22801 would be --port of member 1 and --http of member 0: give",
+        ),
+        (
+            ["--processes", "3", "--port", "24602", "--data-port", "24600"],
+            "--processes 3: port 24602 would be --port of member 0 and --data-port of member 2",
+        ),
+        (
+            ["--processes", "2", "--port", "0", "--data-port", "65535", *SEED],
+            "--processes 2 from --data-port 65535 on goes beyond 65535: begin lower",
+        ),
+        (
+            ["--processes", "2", "--http", "127.0.0.1:65535"],
+            "--processes 2 from --http 127.0.0.1:65535 on goes beyond 65535: begin lower",
+        ),
     ],
 )
 def test_a_wrong_call_is_one_line_and_exit_code_2(
