@@ -63,6 +63,7 @@ class LeaseArbiter:
         self._environment = environment
         self._attempt = 0  # the question that is open, 0 for none
         self._keeper: LeaseKeeper | None = None
+        self._is_silent = False  # the store, and the log says so
 
     def watch(self, effect: WatchArbiter) -> None:
         """Look who holds it, before it is asked."""
@@ -127,6 +128,8 @@ class LeaseArbiter:
         match fact:
             case told.LeaseGranted() if attempt:
                 self._answer(ArbiterGranted(attempt, fact.valid_until))
+            case told.StoreAnswers():
+                self._say(answers=fact.answers, why=fact.why)
             case told.LeaseRenewed():
                 self.feed(ArbiterExtended(fact.valid_until))
             case told.LeaseDenied() if attempt:
@@ -141,3 +144,12 @@ class LeaseArbiter:
             case told.LeaseLost():
                 logger.warning("the lease of downing was lost", extra={"why": fact.why})
                 self.feed(ArbiterExtended(-math.inf))
+
+    def _say(self, *, answers: bool, why: str) -> None:
+        if answers == self._is_silent:
+            self._is_silent = not answers
+            if answers:
+                logger.info("the lease store that decides splits answers again")
+            else:
+                extra = {"error": why}
+                logger.warning("the lease store that decides splits does not answer", extra=extra)

@@ -46,6 +46,7 @@ class Leases:
         self._stores: dict[str, LeaseStore] = {}
         self._leases: list[Lease] = []
         self._past: Counter[str] = Counter()  # of those that were closed
+        self._said_silent: set[str] = set()  # the stores of which the log says so
         self.releases_at_close = True
         """False: something may act yet, so what is held is left to its ttl."""
 
@@ -103,7 +104,7 @@ class Leases:
             wall_clock=environment.wall_clock,
             nonce=f"{environment.rng.getrandbits(64):016x}",
         )
-        self._leases.append(made)
+        self._add(made)
         url = store if isinstance(store, str) else self._settings.lease if store is None else None
         if self._report is not None and url is not None:
             self._report.add(url, made)
@@ -112,7 +113,25 @@ class Leases:
     def adopt(self, lease: Lease) -> None:
         """Show, release and close one that was made elsewhere as if it had been made here."""
         if lease not in self._leases:
-            self._leases.append(lease)
+            self._add(lease)
+
+    def _add(self, lease: Lease) -> None:
+        self._leases.append(lease)
+        lease.follow(self._told)
+
+    def _told(self, fact: object) -> None:
+        """Log once that a store does not answer, and once that it does again to all leases here."""
+        from lease.events import StoreAnswers
+
+        if not isinstance(fact, StoreAnswers):
+            return
+        silent = {*self.silent_stores()}
+        for store in sorted(silent - self._said_silent):
+            extra = {"store": store, "lease": fact.name, "error": fact.why}
+            logger.warning("a lease store does not answer", extra=extra)
+        for store in sorted(self._said_silent - silent):
+            logger.info("a lease store answers again", extra={"store": store})
+        self._said_silent = silent
 
     def _forget_closed(self) -> None:
         for lease in [lease for lease in self._leases if lease.closed]:
@@ -167,6 +186,7 @@ class Leases:
 
     def silent_stores(self) -> tuple[str, ...]:
         """The stores that do not answer this node now, as far as a lease here has asked."""
+        self._forget_closed()
         silent = {lease.store.identity for lease in self._leases if lease.store_answers is False}
         return tuple(sorted(silent))
 

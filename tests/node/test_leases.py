@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lease import LeaseLost, LeaseStore, LeaseUnavailableError, MemoryStore, SqliteStore
+from lease import (
+    LeaseLost,
+    LeaseRecord,
+    LeaseStore,
+    LeaseUnavailableError,
+    MemoryStore,
+    SqliteStore,
+)
 from node.errors import SettingsError
 from node.settings import Settings
 from node.system import ActorSystem
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15.0):
+        while not is_so():
+            await asyncio.sleep(0.02)
 
 
 async def test_without_a_store_there_is_no_lease() -> None:
@@ -163,3 +179,60 @@ def test_members_with_other_stores_do_not_join() -> None:
     assert len(set(said)) == 4
     assert said[3] == said[4]
     assert "p@" not in str(said)
+
+
+class Moody(MemoryStore):
+    """A store that answers only while it is told to."""
+
+    identity = "moody"
+    answers = True
+
+    async def read(self, name: str) -> LeaseRecord | None:
+        if not self.answers:
+            raise LeaseUnavailableError("it is gone")
+        return await super().read(name)
+
+    async def write(self, record: LeaseRecord, *, if_version: str | None) -> LeaseRecord:
+        if not self.answers:
+            raise LeaseUnavailableError("it is gone")
+        return await super().write(record, if_version=if_version)
+
+
+async def test_a_store_that_falls_silent_is_logged_once_and_so_is_its_return(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However many leases ask it, and no lines while all is well."""
+    store = Moody()
+    caplog.set_level(logging.INFO, logger="node.leases")
+
+    def lines() -> list[tuple[str, str]]:
+        return [(line.levelname, line.message) for line in caplog.records]
+
+    async with ActorSystem() as system:
+        leases = [system.lease(f"jobs-{n}", ttl_s=3.0, store=store) for n in range(3)]
+        for lease in leases:
+            assert await lease.acquire()
+        assert lines() == []
+        store.answers = False
+        await until(lambda: all(lease.store_answers is False for lease in leases))
+        silent = ("WARNING", "a lease store does not answer")
+        assert lines() == [silent]
+        (record,) = caplog.records
+        assert record.__dict__["store"] == "moody"
+        assert record.__dict__["error"] == "it is gone"
+        store.answers = True
+        for lease in leases:
+            lease.want()
+        await until(lambda: all(lease.store_answers for lease in leases))
+        assert lines() == [silent, ("INFO", "a lease store answers again")]
+
+
+async def test_a_store_that_never_answered_is_logged_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Moody()
+    store.answers = False
+    async with ActorSystem() as system:
+        with pytest.raises(LeaseUnavailableError):
+            await system.lease("jobs", store=store).acquire()
+        assert [line.message for line in caplog.records] == ["a lease store does not answer"]
