@@ -248,6 +248,11 @@ async def _start(settings: Settings, signals: Signals, guard_fd: int | None) -> 
     """Bind, set the application up, and begin to look for the cluster."""
     from node.system import ActorSystem  # not at the top: the client commands need no node
 
+    report = None
+    if guard_fd is not None:
+        from node.crash_guard import Report
+
+        report = Report(guard_fd)
     application = None
     if settings.app is not None:
         with signals.interrupting():
@@ -257,12 +262,8 @@ async def _start(settings: Settings, signals: Signals, guard_fd: int | None) -> 
 
         read_token("http_token_file", settings.http_token_file)
     door = None if settings.http is None else Door(settings)
-    report = None
-    if guard_fd is not None:
-        from node.crash_guard import Report
-
-        os.set_inheritable(guard_fd, False)
-        report = Report(guard_fd)
+    if report is not None:
+        report.watch(asyncio.get_running_loop())
     system = ActorSystem(settings, report=report)
 
     async def before_join() -> None:

@@ -14,11 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import os
+import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+from node.errors import SettingsError
 
 if TYPE_CHECKING:
     from lease import Lease, LeaseRecord, LeaseStore
@@ -40,10 +44,37 @@ class Reported:
 
 
 class Report:
-    """The member's end of the pipe to its supervisor, by descriptor."""
+    """The member's end of the pipe to its supervisor, by descriptor, which no child inherits.
+
+    The constructor raises `SettingsError` for a descriptor that is no such end.
+    """
 
     def __init__(self, descriptor: int) -> None:
+        try:
+            mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+            is_pipe = stat.S_ISFIFO(os.fstat(descriptor).st_mode) and mode != os.O_RDONLY
+        except (OSError, ValueError, OverflowError):
+            is_pipe = False
+        if not is_pipe:
+            raise SettingsError(
+                f"--guard-fd={descriptor} is no pipe to a supervisor: leave it out; --processes "
+                "gives it to the members"
+            )
+        os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Say so, once, when the supervisor is gone. This member serves all the same."""
+
+        def gone() -> None:
+            loop.remove_reader(self._descriptor)
+            logger.error(
+                "the supervisor of this member is gone: the crash guard is off, so after a crash "
+                "its leases are left to their ttl, and nobody starts it again"
+            )
+
+        # Nothing is ever to read at this end: it wakes only when the other one is closed.
+        loop.add_reader(self._descriptor, gone)
 
     def add(self, url: str, lease: Lease) -> None:
         """Tell of a lease in the store that `url` names. To be called before it is asked for."""

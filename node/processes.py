@@ -197,12 +197,17 @@ async def _listen(descriptor: int, leases: list[Reported]) -> None:
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
     )
     try:
-        while line := await reader.readline():
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError:  # to close the pipe would tell the member that nobody guards it
+                logger.error("a member told of a lease in a line that is too long")
+                continue
+            if not line:
+                return
             found = parse(line)
             if found is not None:
                 leases.append(found)
-    except ValueError:
-        logger.error("a member told of a lease in a line that is too long")
     finally:
         transport.close()
 

@@ -106,6 +106,9 @@ def test_a_member_without_a_lease_loads_no_store() -> None:
         (["--probe-interval-s", "0", "--ack-timeout-s", "0", *SEED], "probe_interval_s=0.0 must"),
         (["--http", "127.0.0.1:0", "--http-token-file", "/no/such", *SEED], "'/no/such' cannot be"),
         (["--http-token-file", "/no/such", "--port", "0", *SEED], "'/no/such' cannot be read"),
+        (["--guard-fd", "987654", *SEED], "--guard-fd=987654 is no pipe to a supervisor: leave it"),
+        (["--guard-fd", "-1", *SEED], "--guard-fd=-1 is no pipe to a supervisor"),
+        (["--guard-fd", f"{2**70}", *SEED], "is no pipe to a supervisor: leave it out"),
         (
             ["--port", "24600", "--http", "127.0.0.1:24600", *SEED],
             "port=24600 and http='127.0.0.1:24600' are the same port: give each its own",

@@ -6,13 +6,16 @@ import asyncio
 import dataclasses
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from lease import Lease, LeaseSettings, SqliteStore
 from node.cli import without_own_flags
 from node.crash_guard import Guard, Report, Reported, parse
+from node.errors import SettingsError
 from node.processes import flags_of
 from node.settings import Settings
 
@@ -111,6 +114,44 @@ def test_what_a_member_tells_is_read_line_by_line(tmp_path: Path) -> None:
     told = dataclasses.asdict(Reported("u", "n", "h", 1.0))
     for wrong in (b"", b"{}", b"[]", b"\xff", json.dumps(told | {"more": 1}).encode()):
         assert parse(wrong) is None
+
+
+@pytest.mark.parametrize("loop", [asyncio.SelectorEventLoop, uvloop.new_event_loop])
+def test_a_member_says_once_that_its_supervisor_is_gone(
+    loop: Callable[[], asyncio.AbstractEventLoop], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not before; what it tells later goes nowhere, and fails nothing."""
+    reads, writes = os.pipe()
+
+    async def live() -> None:
+        report = Report(writes)
+        report.watch(asyncio.get_running_loop())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not caplog.records
+        os.close(reads)
+        async with asyncio.timeout(5.0):
+            while not caplog.records:
+                await asyncio.sleep(0.005)
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(live())
+    os.close(writes)
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "the supervisor of this member is gone: the crash guard is off" in record.message
+
+
+def test_what_is_no_pipe_to_write_to_is_no_guard(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    with (tmp_path / "file").open("wb") as file:
+        for wrong in (reads, file.fileno()):
+            with pytest.raises(SettingsError, match=f"--guard-fd={wrong} is no pipe"):
+                Report(wrong)
+    os.close(reads)
+    os.close(writes)
 
 
 def test_members_differ_by_ports_name_and_files() -> None:

@@ -223,6 +223,29 @@ def test_who_was_downed_by_an_operator_stays_down(
     assert three.end() == 11, "the greatest of all"
 
 
+def test_members_whose_supervisor_was_killed_serve_on_and_say_so(
+    supervised: Callable[..., Supervised],
+) -> None:
+    two = supervised(2)
+    two.until_up()
+    pids = [two.pid(member) for member in range(2)]
+    try:
+        two.process.kill()
+        two.process.wait(timeout=WAIT_S)
+        until = time.monotonic() + WAIT_S
+        words = "the supervisor of this member is gone: the crash guard is off"
+        while two.log.read_text().count(words) < 2 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert [two.ask(member, "/health/ready")["ready"] for member in range(2)] == [True, True]
+        assert two.log.read_text().count(words) == 2, two.log.read_text()
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + WAIT_S
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
