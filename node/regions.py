@@ -326,6 +326,7 @@ class Region:
         self._restarts: set[asyncio.TimerHandle] = set()
         self._restarted_at: dict[Entity, float] = {}
         self._ended_why: dict[Entity, str] = {}  # of those that wait to be built anew
+        self._given_back: dict[Entity, tuple[Delivery, bool]] = {}  # the first, and not for once
         self._remembering: Remembering | None = None
         self._fails_why = ""
         self._is_warned = False
@@ -437,6 +438,8 @@ class Region:
         else:
             back.extend(entity.held or ())
             entity.held = back
+            first, before = deliveries[0], self._given_back.get(entity)
+            self._given_back[entity] = (first, before is not None and before[0] is first)
 
     def _to_entity(
         self, shard: HereShard, entity_id: str, node: NodeId | None, delivery: Delivery
@@ -733,13 +736,25 @@ class Region:
             if not shard.entities:
                 self._closed(shard)
         elif entity.held:
-            self._again(entity)
+            self._go_on(entity, entity.held[0][1])
         elif self._is_closed or not self._is_kept(entity, reason):
             self._forget(entity)
             self._remember_no_more(entity)
         else:
             self._ended_why[entity] = str(reason)
             self._restart_later(entity)
+
+    def _go_on(self, entity: Entity, first: Delivery) -> None:
+        """Something waits for the next one: at once, unless that would end as two before it."""
+        given_back, is_again = self._given_back.get(entity, (None, False))
+        if given_back is not first:
+            self._given_back.pop(entity, None)
+        elif is_again:
+            path = self.prefix + entity.id
+            self._runtime.log("an entity handles nothing of what it gets; the next one waits", path)
+            self._restart_later(entity)
+            return
+        self._again(entity)
 
     def _is_kept(self, entity: Entity, reason: StopReason) -> bool:
         """It runs whether or not there are messages for it."""
@@ -758,6 +773,7 @@ class Region:
         del entity.shard.entities[entity.id]
         self._restarted_at.pop(entity, None)
         self._ended_why.pop(entity, None)
+        self._given_back.pop(entity, None)
         self.entity_count -= 1
         if self.lru is not None:
             self.lru.pop(entity, None)

@@ -607,6 +607,78 @@ def test_one_that_hangs_is_stopped_by_force_and_what_waits_is_handled_elsewhere(
         assert world.home(cart_id) == "a"
 
 
+class Refuses(Actor):
+    """Ends without having handled what it got, in one way or another, unless it is willing."""
+
+    def __init__(
+        self, cart_id: str, built: list[str], taken: list[int], willing: list[int]
+    ) -> None:
+        self.how = cart_id
+        built.append(cart_id)
+        self.taken = taken
+        self.willing = willing
+
+    def pre_start(self) -> None:
+        if self.how == "ends" and not self.willing:
+            self.context.stop(self.context.self, drain=False)
+
+    @on(Put)
+    def put(self, msg: Put) -> None:
+        if self.how == "stashes" and not self.willing:
+            self.context.stash()
+            self.context.passivate()
+            return
+        self.taken.append(msg.number)
+        if self.how == "one each":
+            self.context.stop(self.context.self, drain=False)
+
+
+def refusing(world: World, built: list[str], taken: list[int], willing: list[int]) -> Entities[Any]:
+    """The type, of one shard, on a."""
+    world.until_all_up()
+    refs: Entities[Any] = world["a"].call(
+        world.system("a").cluster.sharding.start,
+        type_name="refuses",
+        actor=Refuses,
+        args=(built, taken, willing),
+        shard_count=1,
+    )
+    world.run_for(s=3.0)
+    return refs
+
+
+@pytest.mark.parametrize("how", ["ends", "stashes"])
+def test_one_that_ends_without_having_handled_anything_is_built_again_ever_more_rarely(
+    how: str,
+) -> None:
+    """I-118, I-122: what waits for it is bounded, and handled in order by the first that does."""
+    built, taken, willing = list[str](), list[int](), list[int]()
+    with World(5, "a") as world:
+        refs = refusing(world, built, taken, willing)
+        for number in range(3):
+            world["a"].call(refs[how].tell, Put(how, number))
+        world.run_for(s=0.5)
+        assert len(built) <= 2
+        world["a"].call(refs[how].tell, Put(how, 3))
+        world.run_for(s=30.0)
+        assert 5 <= len(built) <= 7
+        willing.append(1)
+        world.run_for(s=31.0)
+        assert taken == [0, 1, 2, 3]
+
+
+def test_one_that_ends_after_each_message_is_built_again_at_once() -> None:
+    """I-122: the backoff is for who gets nothing done."""
+    built, taken = list[str](), list[int]()
+    with World(5, "a") as world:
+        refs = refusing(world, built, taken, [])
+        for number in range(50):
+            world["a"].call(refs["one each"].tell, Put("one each", number))
+        world.run_for(s=0.5)
+        assert taken == list(range(50))
+        assert len(built) == 50
+
+
 @message("regions.state")
 class Kept(Ask[int]):
     """Answered with what was handed over."""
