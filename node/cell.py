@@ -365,6 +365,11 @@ class Cell:
         """Messages in the mailbox."""
         return 0 if self.mailbox is None else len(self.mailbox)
 
+    @property
+    def is_idle(self) -> bool:
+        """It has nothing to do: nothing waits or is put aside, and nothing is under way."""
+        return not (self._scheduled or self._stash or self._pipes)
+
     def _queue(self, item: object, taken: asyncio.Future[None]) -> None:
         if self._waiting is None:
             self._waiting = deque()

@@ -55,6 +55,7 @@ DRAIN_TIMEOUT_S = 1.0
 SWEEPS = 8  # so often within `idle_s` it is looked who is idle
 SWEEP_MIN_S = 0.01
 RESTART_S, RESTART_MAX_S = 1.0, 30.0
+LOOKS, ROOM_PAUSE_S = 100, 0.05  # at so many it is looked at a time for whom to passivate
 RESTORED_TOGETHER, RESTORE_PAUSE_S = 100, 0.05  # of the remembered entities of a shard
 
 _log = logging.getLogger(__name__)
@@ -111,6 +112,12 @@ class Entity:
         """What is for it now is to go to the region, which holds it."""
         cell = self.cell
         return cell is None or cell.closed
+
+    @property
+    def is_busy(self) -> bool:
+        """It works, or has something to do, and was not told to stop."""
+        cell = self.cell
+        return cell is not None and not cell.closed and not cell.is_idle
 
     def put(self, item: object) -> None:
         """Take a message; it must not be closed."""
@@ -323,6 +330,7 @@ class Region:
         self._teller: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._room: asyncio.TimerHandle | None = None  # more of them are to be passivated
         self._restarts: set[asyncio.TimerHandle] = set()
         self._restarted_at: dict[Entity, float] = {}
         self._ended_why: dict[Entity, str] = {}  # of those that wait to be built anew
@@ -344,6 +352,7 @@ class Region:
         if settings.entities_max is not None and self.lru is None:
             here = (shard for shard in self.here if shard is not None)
             self.lru = OrderedDict.fromkeys(e for shard in here for e in shard.entities.values())
+        self._make_room()
         if settings.idle_s is not None and self._sweeper is None:
             self._sweep_later()
 
@@ -681,9 +690,25 @@ class Region:
         return entity
 
     def _make_room(self) -> None:
-        limit = self.settings.entities_max
-        while self.lru is not None and limit is not None and len(self.lru) > limit:
-            self.passivate(next(iter(self.lru)))
+        """Passivate the least recently used of too many: now as far as they have nothing to do,
+        else later. One that stops with something left to do would be built again for that."""
+        limit, lru = self.settings.entities_max, self.lru
+        if limit is None or lru is None or len(lru) <= limit:
+            return
+        for _ in range(min(LOOKS, len(lru)) if self._authority.is_open else 0):
+            entity = next(iter(lru))
+            if entity.is_busy:
+                lru.move_to_end(entity)
+                continue
+            self.passivate(entity)
+            if len(lru) <= limit:
+                return
+        if self._room is None and not self._is_closed:
+            self._room = self._runtime.loop.call_later(ROOM_PAUSE_S, self._make_room_again)
+
+    def _make_room_again(self) -> None:
+        self._room = None
+        self._make_room()
 
     def _remember(self, entity: Entity) -> None:
         """It is built once the store knows of it; its messages wait."""
@@ -839,7 +864,7 @@ class Region:
         self._is_closed = True
         if self._remembering is not None:
             self._remembering.close()
-        for timer in (self._retry, self._sweeper, self._teller, *self._restarts):
+        for timer in (self._retry, self._sweeper, self._room, self._teller, *self._restarts):
             if timer is not None:
                 timer.cancel()
         held = [*self._held.values()]

@@ -544,6 +544,79 @@ def test_of_too_many_the_least_recently_used_go() -> None:
         assert len(world.taken) == 20
 
 
+@message("regions.busy")
+class Busy(Ask[int]):
+    """It takes so long: in its handler, or beside it, or put aside until there is another."""
+
+    how: str
+    s: float = 0.0
+
+
+@message("regions.done")
+class Done:
+    """What it did beside its handler is done."""
+
+
+class Worker(Actor):
+    """Is at work in one way or another."""
+
+    def __init__(self, _id: str, log: list[str]) -> None:
+        self.id = _id
+        self.log = log
+        log.append(f"{_id} begins")
+
+    def post_stop(self, reason: StopReason) -> None:
+        self.log.append(f"{self.id} ends")
+
+    @on(Busy)
+    async def busy(self, msg: Busy) -> int:
+        if msg.how == "handles":
+            await asyncio.sleep(msg.s)
+            self.log.append(f"{self.id} is done")
+        elif msg.how == "pipes":
+            self.context.pipe_to_self(asyncio.sleep(msg.s, Done()))
+        elif msg.how == "stashes":
+            self.context.stash()
+        return 1
+
+    @on(Done)
+    def done(self, _msg: Done) -> None:
+        self.context.unstash_all()
+        self.log.append(f"{self.id} is done")
+
+
+def workers(world: World, log: list[str], **settings: Any) -> Entities[Any]:
+    """They, on a."""
+    world.until_all_up()
+    start = world.system("a").cluster.sharding.start
+    refs: Entities[Any] = world["a"].call(
+        start, type_name="worker", actor=Worker, args=(log,), shard_count=1, **settings
+    )
+    world.run_for(s=3.0)
+    return refs
+
+
+@pytest.mark.parametrize("how", ["handles", "pipes", "stashes"])
+def test_of_too_many_those_that_have_something_to_do_stay(how: str) -> None:
+    """I-122: and go once they have nothing to do; others are not built in vain meanwhile."""
+    log: list[str] = []
+    with World(5, "a") as world:
+        refs = workers(world, log, entities_max=2)
+        for number in range(4):
+            world["a"].call(refs[f"w{number}"].tell, Busy(how, 5.0))
+        world.run_for(s=4.0)
+        assert sorted(log) == [f"w{number} begins" for number in range(4)]
+        world["a"].call(refs["idle"].tell, Busy("not"))
+        world.run_for(s=0.5)
+        assert log[-2:] == ["idle begins", "idle ends"]
+        if how == "stashes":
+            for number in range(4):
+                world["a"].call(refs[f"w{number}"].tell, Done())
+        world.run_for(s=3.0)
+        count = sum(each.endswith("begins") for each in log)
+        assert count - sum(each.endswith("ends") for each in log) == (4 if how == "stashes" else 2)
+
+
 def test_a_limit_may_come_with_a_second_start() -> None:
     with Carts("a", shard_count=1) as world:
         world.until_all_up()
@@ -551,10 +624,13 @@ def test_a_limit_may_come_with_a_second_start() -> None:
             world.ask("a", f"e{number}", Count())
         world.start_settings["entities_max"] = 3
         world["a"].call(world.begin, world.system("a"))
+        world.run_for(s=0.1)
+        assert len(world.alive) == 3
         for number in range(5):
             world.tell("a", f"e{number}", Put("x", number))
         world.run_for(s=1.0)
         assert len(world.taken) == 5
+        assert len(world.alive) == 3
         world.tell("a", "e9", Put("x", 9))
         world.run_for(s=1.0)
         assert len(world.alive) == 3

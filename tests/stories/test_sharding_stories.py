@@ -163,6 +163,25 @@ def test_a_home_that_cannot_be_sent_to_does_not_keep_the_node_busy(
         assert shop.taken[-3:] == [(cart, 1), (cart, 2), (cart, 3)]
 
 
+def test_without_contact_too_many_entities_do_not_keep_the_node_busy() -> None:
+    """One that may not act and is passivated gives back what it got, and is built again for it. So
+    nobody is, until they may act."""
+    with Shop("a b c", start={"entities_max": 1}) as shop:
+        homes = shop.ready()
+        here = [cart for cart in IDS if homes[cart] == "c"]
+        shop.cut("c")
+        shop.run_until(lambda: not shop["c"].system.runtime.gate.is_open_now, within_s=10)
+        for cart in here[:3]:
+            shop.tell("c", cart, 7)
+        shop.run_for(s=0.1)
+        assert shop.state("c")["held"] == 0
+        assert shop.state("c")["entities_here"] >= 3
+        shop.heal_all()
+        shop.run_for(s=20.0)
+        assert sorted(x for x in shop.taken if x[1] == 7) == sorted((x, 7) for x in here[:3])
+        assert all(shop.state(node.name)["entities_here"] <= 1 for node in shop.running)
+
+
 def test_a_shard_that_is_wanted_before_its_owner_has_reported_stays_there() -> None:
     """A move begins, and with it all hold what is for the shard; then the coordinator goes. They
     ask the new one for the home, and only then the owner says that it has the shard. It was
