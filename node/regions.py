@@ -854,8 +854,14 @@ class Region:
             for shard in self.here:
                 for entity in list(shard.entities.values()) if shard is not None else ():
                     if entity.used < oldest:
-                        self.passivate(entity)
+                        self._passivate_idle(entity)
         self._sweep_later()
+
+    def _passivate_idle(self, entity: Entity) -> None:
+        if entity.is_busy:
+            entity.used = self.tick  # until now, though no message came
+        else:
+            self.passivate(entity)
 
     # the end
 

@@ -617,6 +617,29 @@ def test_of_too_many_those_that_have_something_to_do_stay(how: str) -> None:
         assert count - sum(each.endswith("ends") for each in log) == (4 if how == "stashes" else 2)
 
 
+@pytest.mark.parametrize("how", ["handles", "pipes"])
+def test_one_that_works_is_not_idle_however_long_it_takes(how: str) -> None:
+    """I-122: it is passivated once that is done."""
+    log: list[str] = []
+    with World(5, "a") as world:
+        refs = workers(world, log, idle_s=4.0)
+        world["a"].call(refs["w"].tell, Busy(how, 15.0))
+        world.run_for(s=14.9)
+        assert log == ["w begins"]
+        world.run_for(s=5.0)
+        assert log == ["w begins", "w is done", "w ends"]
+
+
+def test_one_that_puts_aside_what_it_got_is_not_idle() -> None:
+    """I-122: it would be built again for that."""
+    log: list[str] = []
+    with World(5, "a") as world:
+        refs = workers(world, log, idle_s=4.0)
+        world["a"].call(refs["w"].tell, Busy("stashes"))
+        world.run_for(s=60.0)
+        assert log == ["w begins"]
+
+
 def test_a_limit_may_come_with_a_second_start() -> None:
     with Carts("a", shard_count=1) as world:
         world.until_all_up()
