@@ -134,13 +134,19 @@ class Sharding:
 
         remember: a store, or its URL (`sqlite:///file`, `etcd://host:port/prefix`), that keeps
         which entities live: they are built again wherever their shard goes, without a message, and
-        only `self.context.passivate()` ends them and takes them out of the store.
+        only `self.context.passivate()` ends them and takes them out of the store. So `idle_s` is
+        ignored then, and `entities_max` refused.
 
         allocation: "least-shard", or "rendezvous" (by hash: a node that joins takes only its share,
         and one that comes back has the shards it had). Raises `SettingsError` for values that
         cannot work, `TypeError` when the actor's constructor does not take these arguments.
         """
         _check_actor(actor, args, supervision)
+        if remember is not None and entities_max is not None:
+            raise SettingsError(
+                f"sharded type {type_name!r}: entities_max={entities_max} and remember= exclude "
+                "each other, because remembered entities always run: give one of the two"
+            )
         store = self._store_of(type_name, remember)
         settings = self._checked(
             type_name,

@@ -1175,6 +1175,11 @@ def test_what_is_held_when_a_node_ends_is_a_dead_letter() -> None:
         ({"remember": True}, SettingsError, "must be the URL of a store"),
         ({"remember": 5}, SettingsError, "must be the URL of a store"),
         ({"supervision": 5}, TypeError, "give Restart"),
+        (
+            {"remember": "sqlite::memory:", "entities_max": 5},
+            SettingsError,
+            "entities_max=5 and remember= exclude each other",
+        ),
     ],
 )
 def test_what_can_only_fail_later_is_refused_at_the_start(
