@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from node.authority import ALWAYS, Authority
 from node.mailbox import Delivery, TimerTick, WhenFull
 from node.ref import ActorRef
-from node.supervision import PASSIVATED, StopCause, StopReason, Supervision
+from node.supervision import StopReason, Supervision
 
 if TYPE_CHECKING:
     from node.cell import Cell
@@ -333,8 +333,7 @@ class Context:
         What comes meanwhile is held for the next one. State that is not stored elsewhere is lost.
         Any other actor stops for good. Raises nothing when it is stopping already.
         """
-        cell = self._cell
-        cell.order_stop(StopReason(StopCause.STOPPED, PASSIVATED))
+        self._cell.passivate()
 
     def now(self) -> float:
         """Seconds on the node's clock (CLOCK_BOOTTIME; virtual in a simulated world)."""

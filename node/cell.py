@@ -64,6 +64,7 @@ from node.mailbox import (
 from node.pipe import Pipe
 from node.ref import ActorRef
 from node.supervision import (
+    PASSIVATED,
     AllForOne,
     Escalate,
     Failures,
@@ -150,6 +151,7 @@ class _Gated:
         "held",
         "is_exempt",
         "is_in_coroutine",
+        "is_passivated",
         "losses",
     )
 
@@ -159,6 +161,7 @@ class _Gated:
         self.held: Callable[[], None] | None = None  # what goes on once the gate is open
         self.is_exempt = False  # what runs is `post_stop`
         self.is_in_coroutine = False  # that handles the present message
+        self.is_passivated = False  # it said so itself, whatever else ends it
         self.losses = 0  # how often the coroutine was told that its authority is lost
 
 
@@ -1233,6 +1236,18 @@ class Cell:
             if not self._may_act:
                 self._cut_short()  # all it can still do is to end
         self._hurry()
+
+    def passivate(self) -> None:
+        """Stop with drain, as the actor itself wants it; see `is_passivated`."""
+        is_ending = self.state is State.STOPPING or self.state is State.STOPPED
+        if self._gated is not None and not is_ending:
+            self._gated.is_passivated = True
+        self.order_stop(StopReason(StopCause.STOPPED, PASSIVATED))
+
+    @property
+    def is_passivated(self) -> bool:
+        """The actor has passivated itself, maybe after it was told to stop for another reason."""
+        return self._gated is not None and self._gated.is_passivated
 
     def kill(self, reason: StopReason) -> None:
         """Stop without drain; the coroutine under way is cancelled now, later ones soon."""

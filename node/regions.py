@@ -614,6 +614,8 @@ class Region:
             shard.closing = True
             if shard.restore is not None:
                 shard.restore.cancel()
+            if at_once:
+                shard.remembered.clear()  # it is for the other node now to say who lives
             self._closing[number] = shard
             for entity in list(shard.entities.values()):
                 if entity.cell is None:
@@ -752,17 +754,20 @@ class Region:
 
     def entity_ended(self, entity: Entity, reason: StopReason) -> None:
         """It has terminated: for good, or until its next message."""
-        shard = entity.shard
+        shard, cell = entity.shard, entity.cell
         entity.cell = None
-        if reason.detail == PASSIVATED:
+        is_passivated = reason.detail == PASSIVATED or (cell is not None and cell.is_passivated)
+        if is_passivated:
             self._runtime.count("sharding: passivations")
         if shard.closing:
+            if is_passivated and not entity.held:
+                self._remember_no_more(entity)  # before the shard is given up: see `_closed`
             self._forget(entity)
             if not shard.entities:
                 self._closed(shard)
         elif entity.held:
             self._go_on(entity, entity.held[0][1])
-        elif self._is_closed or not self._is_kept(entity, reason):
+        elif self._is_closed or not self._is_kept(entity, is_passivated):
             self._forget(entity)
             self._remember_no_more(entity)
         else:
@@ -781,11 +786,11 @@ class Region:
             return
         self._again(entity)
 
-    def _is_kept(self, entity: Entity, reason: StopReason) -> bool:
+    def _is_kept(self, entity: Entity, is_passivated: bool) -> bool:
         """It runs whether or not there are messages for it."""
         assert self.kind is not None
         is_remembered = entity.id in entity.shard.remembered
-        return self.settings.daemons or (is_remembered and reason.detail != PASSIVATED)
+        return self.settings.daemons or (is_remembered and not is_passivated)
 
     def _remember_no_more(self, entity: Entity) -> None:
         shard = entity.shard

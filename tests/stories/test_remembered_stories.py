@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from node import Actor, ActorSystem, Ask, Entities, message, on
 from node.remembered import MemoryEntityStore
+from node.supervision import StopReason
 from node.testkit import World
+from sharding.settings import shard_of
 
 SHARDS = 12
 TYPE = "meter"
@@ -53,7 +56,12 @@ class Meter(Actor):
 class Meters(World):
     """Every node hosts the type, with one store for all."""
 
-    def __init__(self, nodes: str = "a b c", **more: Any) -> None:
+    actor: type[Actor] = Meter
+
+    def __init__(
+        self, nodes: str = "a b c", *, start: dict[str, Any] | None = None, **more: Any
+    ) -> None:
+        self.settings_of_type = start or {}
         self.store = MemoryEntityStore()
         self.born: list[str] = []
         self.meters: dict[str, Entities[Any]] = {}
@@ -63,10 +71,11 @@ class Meters(World):
         """Start the type on the node whose step this is."""
         self.meters[self.here().name] = system.cluster.sharding.start(
             type_name=TYPE,
-            actor=Meter,
+            actor=self.actor,
             args=(self.born,),
             shard_count=SHARDS,
             remember=self.store,
+            **self.settings_of_type,
         )
 
     def ask(self, node: str, meter_id: str, msg: Ask[Any]) -> Any:
@@ -147,6 +156,113 @@ def test_only_passivation_ends_one() -> None:
         world.run_until(lambda: world.born == ["m-2"], within_s=5)
         assert world.stored() == {*names} - {"m-1"}
         assert world.ask("c", "m-1", Read()) == 1
+        assert world.stored() == {*names}
+
+
+@message("story.meter.busy")
+class Busy:
+    """It takes half a second."""
+
+
+class SlowMeter(Meter):
+    """May be busy, and takes a second to end."""
+
+    @on(Busy)
+    async def busy(self, _msg: Busy) -> None:
+        await asyncio.sleep(0.5)
+
+    async def post_stop(self, reason: StopReason) -> None:
+        await asyncio.sleep(1.0)
+
+
+class SlowMeters(Meters):
+    """Of those."""
+
+    actor = SlowMeter
+
+    def one_at(self, node: str, names: list[str]) -> str:
+        """A meter that lives on this node."""
+        here = self[node].system.cluster.sharding.state()[0]["here"]
+        return next(name for name in names if shard_of(name, SHARDS) in here)
+
+    def move_all_from(self, node: str) -> None:
+        """The type is stopped there."""
+        self[node].call(self[node].system.cluster.sharding.stop, type_name=TYPE)
+
+
+def test_one_that_passivates_while_its_shard_moves_is_out_of_the_store() -> None:
+    """I-115, I-122: it is told to stop, handles what it has, and passivates in the middle of it."""
+    with SlowMeters() as world:
+        names = world.ready(12)
+        name = world.one_at("b", names)
+        world["b"].call(world.meters["b"][name].tell, Busy())
+        ask = world.meters["b"][name].ask(Retire(), timeout_s=30)
+        asked = world["b"].call(lambda: world["b"].loop.create_task(ask))
+        world.move_all_from("b")
+        world.run_until(asked.done, within_s=5)
+        assert asked.result() is True
+        world.run_for(s=10)
+        assert world.stored() == {*names} - {name}
+        assert world.living() == 11
+
+
+def test_one_that_has_passivated_before_its_shard_moves_is_out_of_the_store() -> None:
+    """I-115, I-122: its last hook is not done yet. What came for it meanwhile makes a new one."""
+    with SlowMeters() as world:
+        names = world.ready(12)
+        name = world.one_at("b", names)
+        assert world.ask("b", name, Retire())
+        world.run_for(s=0.2)
+        world.move_all_from("b")
+        world.run_for(s=10)
+        assert (world.stored(), world.living()) == ({*names} - {name}, 11)
+
+
+def test_one_that_passivates_while_its_shard_moves_lives_on_for_what_came_meanwhile() -> None:
+    """I-122."""
+    with SlowMeters() as world:
+        names = world.ready(12)
+        name = world.one_at("b", names)
+        assert world.ask("b", name, Retire())
+        world.run_for(s=0.2)
+        ask = world.meters["b"][name].ask(Read(), timeout_s=30)
+        asked = world["b"].call(lambda: world["b"].loop.create_task(ask))
+        world.run_for(s=0.1)
+        world.move_all_from("b")
+        world.run_until(asked.done, within_s=10)
+        assert asked.result() == 1
+        world.run_for(s=5)
+        assert (world.stored(), world.living()) == ({*names}, 12)
+
+
+def test_the_shard_is_not_given_up_before_the_store_has_heard_who_passivated() -> None:
+    """I-115: else the next home would build it, and hear of it too late."""
+    with SlowMeters() as world:
+        names = world.ready(12)
+        name = world.one_at("b", names)
+        assert world.ask("b", name, Retire())
+        world.run_for(s=0.2)
+        world.store.is_down = True
+        world.move_all_from("b")
+        world.run_for(s=5)
+        shard = shard_of(name, SHARDS)
+        assert world["b"].system.cluster.sharding.state()[0]["here"] == [shard]
+        world.store.is_down = False
+        world.run_for(s=15)
+        assert (world.stored(), world.living()) == ({*names} - {name}, 11)
+
+
+def test_what_another_node_has_already_is_taken_out_of_the_store_by_that_one_alone() -> None:
+    """I-115: whoever loses a shard that two have says nothing about it any more."""
+    with SlowMeters() as world:
+        names = world.ready(12)
+        name = world.one_at("b", names)
+        regions = world["b"].system._regions
+        assert regions is not None
+        assert world.ask("b", name, Retire())
+        world.run_for(s=0.2)
+        world["b"].call(regions.by_type[TYPE].close_shards, [shard_of(name, SHARDS)], 0.0)
+        world.run_for(s=3)
         assert world.stored() == {*names}
 
 
