@@ -455,11 +455,19 @@ class Region:
     ) -> None:
         entity = shard.entities.get(entity_id)
         if entity is None:
+            if self._is_new(shard, entity_id):
+                if self._has_room(delivery):  # else nobody is to be remembered for it
+                    self._make(shard, entity_id).held = deque([(node, delivery)])
+                return
             entity = self._make(shard, entity_id)
         if entity.closed:
             self._hold_for(entity, node, delivery)
         else:
             entity.put(delivery)
+
+    def _is_new(self, shard: HereShard, entity_id: str) -> bool:
+        """It is built only when the store knows of it, which it does not."""
+        return self._remembering is not None and entity_id not in shard.remembered
 
     def _hold_for(self, entity: Entity, node: NodeId | None, delivery: Delivery) -> None:
         """It stops, or waits for its restart: the next one handles this."""
@@ -684,10 +692,10 @@ class Region:
         self.entity_count += 1
         if self.lru is not None:
             self.lru[entity] = None
-        if self._remembering is None or entity_id in shard.remembered:
-            self._build(entity)
-        else:
+        if self._is_new(shard, entity_id):
             self._remember(entity)
+        else:
+            self._build(entity)
         self._make_room()
         return entity
 

@@ -292,6 +292,22 @@ def test_a_store_that_is_away_holds_up_new_ones_only() -> None:
         assert "m-9" in world.stored()
 
 
+def test_what_waits_for_the_store_is_bounded_and_what_is_refused_leaves_no_trace() -> None:
+    """I-118: who gets no message for want of room is neither remembered nor there."""
+    with Meters("a", start={"buffer_size": 10}) as world:
+        world.ready(1)
+        world.store.is_down = True
+        for number in range(200):
+            world["a"].call(world.meters["a"][f"x-{number}"].tell, Read())
+        world.run_for(s=1)
+        assert world.living() == 11
+        assert len(world.dead_letters) == 190
+        world.store.is_down = False
+        world.run_for(s=30)
+        assert world.stored() == {"m-0", *(f"x-{number}" for number in range(10))}
+        assert world.ask("a", "x-100", Read()) == 1
+
+
 def test_a_shard_opens_once_its_store_answers() -> None:
     """A store that is away while a shard moves: what is for it waits."""
     with Meters() as world:
