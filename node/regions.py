@@ -889,9 +889,13 @@ class Region:
         held = [*self._held.values()]
         for shard in (*self.here, *self._closing.values()):
             if shard is not None:
-                if shard.force is not None:
-                    shard.force.cancel()
-                held += [entity.held for entity in shard.entities.values() if entity.held]
+                for timer in (shard.force, shard.restore):
+                    if timer is not None:
+                        timer.cancel()
+                for entity in shard.entities.values():
+                    if entity.held:
+                        held.append(entity.held)
+                        entity.held = None  # else there would be a next one for it
         self._held.clear()
         for deliveries in held:
             for _, delivery in deliveries:

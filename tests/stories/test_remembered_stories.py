@@ -359,6 +359,32 @@ def test_many_are_built_a_hundred_at_a_time_and_one_with_a_message_at_once() -> 
         assert len(world.born) == len(ids)
 
 
+def test_a_node_that_ends_builds_nobody_any_more() -> None:
+    """Neither the rest of a shard that is being restored, nor whoever a message waits for."""
+    with SlowMeters(nodes="a") as world:
+        world.ready(1)
+        world.leave("a")
+        ids = [f"n-{number}" for number in range(6000)]
+        for shard in range(SHARDS):
+            world.store._shards[TYPE, shard] = {x for x in ids if shard_of(x, SHARDS) == shard}
+        world.born.clear()
+        world.start("a")
+        world.run_until(lambda: bool(world.born), within_s=20)
+        system = world["a"].system
+        assert world.ask("a", "n-1", Retire())
+        world.run_for(s=0.01)
+        world["a"].call(world.meters["a"]["n-1"].tell, Read())
+        regions = system._regions
+        assert regions is not None
+        world["a"].call(regions.close)
+        assert len(world.dead_letters) == 1
+        count = len(world.born)
+        assert count < len(ids)
+        world.run_for(s=10)
+        assert len(world.born) == count
+        assert len(world.dead_letters) == 1
+
+
 class Apart(Meters):
     """The last node has a store of its own."""
 
