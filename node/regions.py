@@ -54,6 +54,7 @@ RETRY_S = 0.5
 DRAIN_TIMEOUT_S = 1.0
 SWEEPS = 8  # so often within `idle_s` it is looked who is idle
 SWEEP_MIN_S = 0.01
+SHARD_MOVES = "its shard moves"
 RESTART_S, RESTART_MAX_S = 1.0, 30.0
 LOOKS, ROOM_PAUSE_S = 100, 0.05  # at so many it is looked at a time for whom to passivate
 RESTORED_TOGETHER, RESTORE_PAUSE_S = 100, 0.05  # of the remembered entities of a shard
@@ -610,7 +611,7 @@ class Region:
     def close_shards(self, shards: Iterable[int], force_after_s: float) -> None:
         """Stop their entities; what they have is handled first, unless that is to be at once."""
         at_once = force_after_s <= 0.0
-        what = "another node has its shard" if at_once else "its shard moves"
+        what = "another node has its shard" if at_once else SHARD_MOVES
         reason = StopReason(StopCause.HANDED_OVER, what)
         for number in shards:
             shard, self.here[number] = self.here[number], None
@@ -639,6 +640,7 @@ class Region:
                 self._closed(shard)
 
     def _force(self, shard: HereShard, reason: StopReason) -> None:
+        shard.force = None
         for entity in list(shard.entities.values()):
             if entity.cell is not None:
                 self._runtime.log("an entity does not stop and is cancelled", entity.cell.path)
@@ -768,6 +770,8 @@ class Region:
         if is_passivated:
             self._runtime.count("sharding: passivations")
         if shard.closing:
+            if entity.held and self._finishes_here(entity):
+                return
             if is_passivated and not entity.held:
                 self._remember_no_more(entity)  # before the shard is given up: see `_closed`
             self._forget(entity)
@@ -781,6 +785,18 @@ class Region:
         else:
             self._ended_why[entity] = str(reason)
             self._restart_later(entity)
+
+    def _finishes_here(self, entity: Entity) -> bool:
+        """What had come before the hand-off began is handled here, as what is in mailboxes is:
+        elsewhere it would race with what others hold. Once: what is given back goes on."""
+        shard = entity.shard
+        if shard.force is None:
+            return False  # it is to end at once
+        self._again(entity, is_last=True)
+        if entity.cell is None:
+            return False
+        self._runtime.stop(entity.cell.ref, StopReason(StopCause.HANDED_OVER, SHARD_MOVES))
+        return True
 
     def _go_on(self, entity: Entity, first: Delivery) -> None:
         """Something waits for the next one: at once, unless that would end as two before it."""
@@ -819,9 +835,9 @@ class Region:
         if held:
             self._hold_first(entity.shard.number, held)
 
-    def _again(self, entity: Entity) -> None:
+    def _again(self, entity: Entity, *, is_last: bool = False) -> None:
         """Build it anew, and give it what was held."""
-        if entity.shard.closing or entity.cell is not None:
+        if (entity.shard.closing and not is_last) or entity.cell is not None:
             return
         cell = self._build(entity)
         if cell is None:

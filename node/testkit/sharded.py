@@ -262,7 +262,10 @@ class ShardedWorld(PartitionWorld):
     def _host(self, system: ActorSystem) -> Entities[Any]:
         lease = None
         if self.store is not None:
-            lease = system.lease(COORDINATOR, store=self.store.door(self.here().name))
+            if system not in self._leases:
+                door = self.store.door(self.here().name)
+                self._leases[system] = system.lease(COORDINATOR, store=door)
+            lease = self._leases[system]
         return system.cluster.sharding.start(
             type_name=TYPE,
             actor=Cart,

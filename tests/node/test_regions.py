@@ -1054,6 +1054,26 @@ def test_asks_of_a_node_that_is_refused_fail_at_once_and_what_was_told_waits() -
         assert world.ask("b", "c1", Count()) == 2
 
 
+@pytest.mark.parametrize("hand_off_timeout_s", [10.0, 0.5])
+def test_order_is_kept_over_a_move_while_an_entity_is_passivated(hand_off_timeout_s: float) -> None:
+    """I-120: what waits at its former home for the next one is handled there, in time."""
+    with Carts("a b", hand_off_timeout_s=hand_off_timeout_s) as world:
+        world.spread()
+        cart_id = id_at(world, "b")
+        world.tell("b", cart_id, Rest(1.0))
+        world.run_for(s=0.1)
+        world.tell("a", cart_id, Put("a", 0))
+        world.run_for(s=0.1)
+        world["b"].call(world.system("b").cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=0.3)
+        world.tell("a", cart_id, Put("a", 1))
+        world.run_for(s=5.0)
+        taken = in_order(world, "a")
+        assert sorted(taken) == [0, 1]
+        assert taken == [0, 1] or hand_off_timeout_s < 1.0
+        assert world.home(cart_id) == "a"
+
+
 def test_a_leaver_waits_for_the_homes_of_what_it_has_still_to_send() -> None:
     """I-112: the shard moves between two others, and takes its time."""
     with Carts("a b c") as world:
