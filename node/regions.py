@@ -386,7 +386,7 @@ class Region:
     def troubles(self) -> tuple[str, ...]:
         """In words, what holds up new entities here, or shards."""
         trouble = "" if self._remembering is None else self._remembering.trouble
-        return (f"the store of entities does not answer: {trouble}",) if trouble else ()
+        return (trouble,) if trouble else ()
 
     # messages
 

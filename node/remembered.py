@@ -43,8 +43,9 @@ class EntityStore(ABC):
     """What a backend implements: sets of ids, one for each type and shard.
 
     Every method may raise `EntityStoreUnavailableError`, within a bounded time; it means "unknown",
-    and the same call can be repeated. A method that is cancelled counts as unknown too. All are
-    called on the event loop and do not block it. Raises ValueError for what no store can keep.
+    and the same call can be repeated. A method that is cancelled counts as unknown too, and so does
+    whatever else one raises: it is logged with its traceback. All are called on the event loop and
+    do not block it. Raises ValueError for what no store can keep.
     """
 
     @property

@@ -3,21 +3,23 @@
 Decides when an entity's coming or going is in the store, and that a shard is not given up before
 what was written for it is settled: a late word of its former home must not undo what the next one
 wrote. Does not decide which entities there are (`node.regions`) nor how they are stored
-(`node.remembered`). A store that is away is asked again and again; what waits for it is held by the
-region, within its buffer.
+(`node.remembered`). A store that is away, or raises whatever else, is asked again and again; what
+waits for it is held by the region, within its buffer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from node.errors import EntityStoreFullError, EntityStoreUnavailableError
 
 if TYPE_CHECKING:
     from node.remembered import EntityStore
     from node.runtime import Runtime
+
+T = TypeVar("T")
 
 RETRY_S, RETRY_MAX_S = 0.25, 5.0
 
@@ -39,11 +41,16 @@ class Remembering:
 
     def __init__(self, runtime: Runtime, store: EntityStore, type_name: str) -> None:
         self.store = store
-        self.trouble = ""  # why the last request failed; "" once one succeeded
         self._runtime = runtime
         self._type_name = type_name
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._writes: dict[int, _Writes] = {}
+        self._troubles: dict[tuple[str, int], str] = {}  # of what is under way, the newest last
+
+    @property
+    def trouble(self) -> str:
+        """Why what is under way takes so long; "" when nothing is, or all goes well."""
+        return next(reversed(self._troubles.values()), "")
 
     def load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
         """Call `then` with the ids of the shard once they are known; `forget` ends it."""
@@ -84,18 +91,12 @@ class Remembering:
         self._writes.clear()
 
     async def _load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
-        pause_s = RETRY_S
-        while True:
-            try:
-                ids = await self.store.load(self._type_name, shard)
-                self.trouble = ""
-                break
-            except EntityStoreUnavailableError as error:
-                self._failed("read", shard, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+        async def request() -> frozenset[str]:
+            return frozenset(await self.store.load(self._type_name, shard))
+
+        ids = await self._answered("read", shard, request)
         self._loads.pop(shard, None)
-        then(ids)
+        self._runtime.isolate(then, ids)
 
     async def _write(self, shard: int, writes: _Writes) -> None:
         while writes.wanted:
@@ -111,25 +112,57 @@ class Remembering:
     async def _write_all(self, shard: int, wanted: dict[str, bool]) -> None:
         add = [entity_id for entity_id, lives in wanted.items() if lives]
         remove = [entity_id for entity_id, lives in wanted.items() if not lives]
-        pause_s = RETRY_S
-        while True:
+        error = await self._update(shard, add, remove)
+        if error is not None:
+            # They live all the same; only nobody starts them again elsewhere.
+            self._failed("written, for it is full,", shard, error)
+            self._troubles.pop(("written, for it is full,", shard))
+
+    async def _update(
+        self, shard: int, add: Sequence[str], remove: Sequence[str]
+    ) -> EntityStoreFullError | None:
+        """Why it does not fit; None when it did."""
+
+        async def request() -> EntityStoreFullError | None:
             try:
                 await self.store.update(self._type_name, shard, add=add, remove=remove)
             except EntityStoreFullError as error:
-                # They live all the same; only nobody starts them again elsewhere.
-                self._failed("written, for it is full,", shard, error)
-            except EntityStoreUnavailableError as error:
-                self._failed("written", shard, error)
+                return error
+            return None
+
+        return await self._answered("written", shard, request)
+
+    async def _answered(self, what: str, shard: int, request: Callable[[], Awaitable[T]]) -> T:
+        """What the store answers, however often it must be asked."""
+        pause_s = RETRY_S
+        try:
+            while True:
+                try:
+                    return await request()
+                except asyncio.CancelledError as error:
+                    if _is_cancelled():
+                        raise
+                    self._failed(what, shard, error)  # something inside the store was
+                except Exception as error:  # noqa: BLE001 - anybody's store: taken as unavailable
+                    self._failed(what, shard, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
-                continue
-            else:
-                self.trouble = ""
-            return
+        finally:
+            self._troubles.pop((what, shard), None)
 
-    def _failed(self, what: str, shard: int, error: Exception) -> None:
+    def _failed(self, what: str, shard: int, error: BaseException) -> None:
         self._runtime.count("sharding: entity store failures")
-        self.trouble = str(error)
         path = f"/sharding/{self._type_name}"
-        why = str(error)
+        is_known = isinstance(error, EntityStoreUnavailableError)
+        why = str(error) if is_known else f"{type(error).__name__}: {error}"
+        words = f"the store of entities does not answer: {why}"
+        if self._troubles.pop((what, shard), None) != words and not is_known:
+            text = "the store of entities raised what is no error of a store; it is asked again"
+            self._runtime.log(text, path, shard=shard, exc_info=error)
+        self._troubles[what, shard] = words
         self._runtime.log(f"the store of entities cannot be {what} now", path, shard=shard, why=why)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

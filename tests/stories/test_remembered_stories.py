@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from node import Actor, ActorSystem, Ask, Entities, message, on
 from node.remembered import MemoryEntityStore
 from node.supervision import StopReason
@@ -59,10 +61,15 @@ class Meters(World):
     actor: type[Actor] = Meter
 
     def __init__(
-        self, nodes: str = "a b c", *, start: dict[str, Any] | None = None, **more: Any
+        self,
+        nodes: str = "a b c",
+        store: MemoryEntityStore | None = None,
+        *,
+        start: dict[str, Any] | None = None,
+        **more: Any,
     ) -> None:
         self.settings_of_type = start or {}
-        self.store = MemoryEntityStore()
+        self.store = store or MemoryEntityStore()
         self.born: list[str] = []
         self.meters: dict[str, Entities[Any]] = {}
         super().__init__(7, nodes=nodes, setup=self.host, one_host=True, **more)
@@ -383,6 +390,77 @@ def test_a_node_that_ends_builds_nobody_any_more() -> None:
         world.run_for(s=10)
         assert len(world.born) == count
         assert len(world.dead_letters) == 1
+
+
+class OddStore(MemoryEntityStore):
+    """Somebody's own store, which does not keep to the contract's errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.errors: list[BaseException] = []
+
+    async def load(self, type_name: str, shard: int) -> frozenset[str]:
+        """Fails as long as there are errors."""
+        if self.errors:
+            raise self.errors.pop()
+        return await super().load(type_name, shard)
+
+    async def update(self, type_name: str, shard: int, **how: Any) -> None:
+        """Fails as long as there are errors."""
+        if self.errors:
+            raise self.errors.pop()
+        await super().update(type_name, shard, **how)
+
+
+ODD_ERRORS = [ConnectionResetError("reset"), KeyError("x"), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_a_store_raises_while_writing_it_is_asked_again(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up what is written, says so, and ends neither the writer nor the closing."""
+    with Meters("a b", store=OddStore()) as world:
+        world.ready(4)
+        assert isinstance(world.store, OddStore)
+        world.store.errors = [error] * 3
+        asked = world["b"].call(
+            lambda: world["b"].loop.create_task(world.meters["b"]["m-9"].ask(Read(), timeout_s=50))
+        )
+        world.run_for(s=0.6)
+        said = [node.system.ready()[1] for node in world.running]
+        assert any(f"does not answer: {type(error).__name__}" in words for words in said)
+        world.run_until(asked.done, within_s=10)
+        assert asked.result() == 1
+        assert [node.system.ready() for node in world.running] == [(True, "up")] * 2
+        traced = [r for r in caplog.records if r.exc_info and "no error of a store" in r.message]
+        assert len(traced) == 1
+        world.leave("b")
+        world.run_until(lambda: world.living() == 5, within_s=10)
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS, ids=lambda error: type(error).__name__)
+def test_whatever_a_store_raises_while_reading_it_is_asked_again(error: BaseException) -> None:
+    with Meters("a b", store=OddStore()) as world:
+        world.ready(24)
+        assert isinstance(world.store, OddStore)
+        world.store.errors = [error] * 3
+        world.crash("b")
+        world.run_until(lambda: world.living() == 24, within_s=20)
+
+
+def test_trouble_that_is_over_is_said_no_more() -> None:
+    """Of a shard that was to open and is not to any more, nothing is waited for."""
+    with Meters() as world:
+        world.ready(12)
+        world.store.is_down = True
+        world.crash("b")
+        world.run_for(s=8)
+        system = world["a"].system
+        assert "does not answer" in system.ready()[1]
+        world["a"].call(system.cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=10)
+        assert system.ready() == (True, "up")
 
 
 class Apart(Meters):
