@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from node.errors import EntityStoreFullError, EntityStoreUnavailableError
@@ -45,11 +46,12 @@ class Remembering:
         self._type_name = type_name
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._writes: dict[int, _Writes] = {}
-        self._troubles: dict[tuple[str, int], str] = {}  # of what is under way, the newest last
+        self._refused: dict[int, dict[str, None]] = {}  # who lives in a shard and does not fit in
+        self._troubles: dict[tuple[str, int], str] = {}  # the newest last
 
     @property
     def trouble(self) -> str:
-        """Why what is under way takes so long; "" when nothing is, or all goes well."""
+        """Why what is under way takes so long, or who is not remembered; "" when all is well."""
         return next(reversed(self._troubles.values()), "")
 
     def load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
@@ -78,6 +80,7 @@ class Remembering:
         """Call `then` once nothing is being written for the shard; at once when nothing is."""
         writes = self._writes.get(shard)
         if writes is None:
+            self._given_up(shard)
             then()
         else:
             writes.settled.append(then)
@@ -106,17 +109,41 @@ class Remembering:
             for callback in then:
                 self._runtime.isolate(callback)
         del self._writes[shard]
+        if writes.settled:
+            self._given_up(shard)
         for callback in writes.settled:
             self._runtime.isolate(callback)
 
+    def _given_up(self, shard: int) -> None:
+        self._refused.pop(shard, None)
+        self._troubles.pop(("full", shard), None)
+
     async def _write_all(self, shard: int, wanted: dict[str, bool]) -> None:
-        add = [entity_id for entity_id, lives in wanted.items() if lives]
         remove = [entity_id for entity_id, lives in wanted.items() if not lives]
+        refused = {each: None for each in self._refused.get(shard, ()) if each not in wanted}
+        add = [entity_id for entity_id, lives in wanted.items() if lives]
+        add += islice(refused, len(remove))  # whoever goes makes room for one
+        for entity_id in add:
+            refused.pop(entity_id, None)
         error = await self._update(shard, add, remove)
         if error is not None:
-            # They live all the same; only nobody starts them again elsewhere.
-            self._failed("written, for it is full,", shard, error)
-            self._troubles.pop(("written, for it is full,", shard))
+            if remove:
+                await self._update(shard, (), remove)
+            left = await self._add_what_fits(shard, add, len(add) if remove else len(add) // 2)
+            refused |= dict.fromkeys(left)
+            self._is_full(shard, error, len(left))
+        self._refused[shard] = refused
+        if not refused:
+            self._given_up(shard)
+
+    async def _add_what_fits(self, shard: int, ids: Sequence[str], part: int) -> Sequence[str]:
+        """Those that do not fit. So many are tried at once, then ever fewer."""
+        while part and ids:
+            if await self._update(shard, ids[:part], ()) is None:
+                ids = ids[part:]
+            else:
+                part //= 2
+        return ids
 
     async def _update(
         self, shard: int, add: Sequence[str], remove: Sequence[str]
@@ -149,6 +176,17 @@ class Remembering:
                 pause_s = min(2 * pause_s, RETRY_MAX_S)
         finally:
             self._troubles.pop((what, shard), None)
+
+    def _is_full(self, shard: int, error: EntityStoreFullError, count: int) -> None:
+        """Who is refused lives all the same; only nobody starts it again elsewhere."""
+        if not count:
+            return
+        self._runtime.count("sharding: entities not remembered", count)
+        words = "the store of entities is full, and who came last is not started again elsewhere"
+        self._troubles.pop(("full", shard), None)
+        self._troubles["full", shard] = f"{words}: {error}"
+        path = f"/sharding/{self._type_name}"
+        self._runtime.log(words, path, shard=shard, count=count, why=str(error))
 
     def _failed(self, what: str, shard: int, error: BaseException) -> None:
         self._runtime.count("sharding: entity store failures")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import node.remembered
 from node import Actor, ActorSystem, Ask, Entities, message, on
 from node.remembered import MemoryEntityStore
 from node.supervision import StopReason
@@ -447,6 +448,56 @@ def test_whatever_a_store_raises_while_reading_it_is_asked_again(error: BaseExce
         world.store.errors = [error] * 3
         world.crash("b")
         world.run_until(lambda: world.living() == 24, within_s=20)
+
+
+class Lagging(MemoryEntityStore):
+    """Takes its time to write, so that much waits meanwhile."""
+
+    async def update(self, type_name: str, shard: int, **how: Any) -> None:
+        """See `EntityStore`."""
+        await asyncio.sleep(0.1)
+        await super().update(type_name, shard, **how)
+
+
+def test_of_a_full_shard_only_what_does_not_fit_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who leaves makes room, also for one that was refused; that is shown as long as one is."""
+    with Meters("a", store=Lagging()) as world:
+        world.ready(0)
+        ids = [f"z-{n}" for n in range(200) if shard_of(f"z-{n}", SHARDS) == 3]
+        old, new, odd = ids[:4], ids[4:10], ids[10]
+        monkeypatch.setattr(node.remembered, "IDS_MAX", 5)
+        for each in (*old, odd):
+            assert world.ask("a", each, Read()) == 1
+        asks = [(odd, Retire()), (old[0], Retire()), (old[1], Retire())]
+        for each, msg in [*asks, *((one, Read()) for one in new)]:
+            ask = world.meters["a"][each].ask(msg, 10.0)
+            world["a"].call(lambda ask=ask: world["a"].loop.create_task(ask))
+        world.run_for(s=5)
+        assert world.stored() == {*old[2:], *new[:3]}
+        assert world.living() == 8
+        assert "is full" in world["a"].system.ready()[1]
+        for count, each in enumerate(new[:3], 4):
+            assert world.ask("a", each, Retire())
+            world.run_for(s=2)
+            assert world.stored() == {*old[2:], *new[count - 3 : count]}
+        assert world["a"].system.ready() == (True, "up")
+
+
+def test_one_that_did_not_fit_is_refused_no_more_once_its_shard_has_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Meters("a b") as world:
+        world.ready(0)
+        monkeypatch.setattr(node.remembered, "IDS_MAX", 1)
+        for number in range(40):
+            assert world.ask("a", f"z-{number}", Read()) == 1
+        assert world.living() == 40
+        world["a"].call(world["a"].system.cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=10)
+        assert world["a"].system.ready() == (True, "up")
+        assert len(world.stored()) == SHARDS < world.living() < 40
 
 
 def test_trouble_that_is_over_is_said_no_more() -> None:
