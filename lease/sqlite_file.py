@@ -76,13 +76,16 @@ class SqliteFile:
             self.close()
         if self._connection is None:
             self._connection = self._connect()
-            self.inode = _inode(self.path)
+            self.inode = inode_of(self.path)
+            if self.inode is None:
+                self.close()
+                raise sqlite3.OperationalError("the file was deleted while it was opened")
         return self._connection
 
     @property
     def was_replaced(self) -> bool:
         """True when another file bears the name now, or none."""
-        return self.inode != _inode(self.path)
+        return self.inode != inode_of(self.path)
 
     def close(self) -> None:
         """Close what is open; never raises."""
@@ -150,7 +153,8 @@ def _unescaped(field: str) -> str:
     return field
 
 
-def _inode(path: Path) -> tuple[int, int] | None:
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """Which file bears the name now; None when none does."""
     try:
         found = path.stat()
     except FileNotFoundError:

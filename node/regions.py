@@ -385,8 +385,7 @@ class Region:
 
     def troubles(self) -> tuple[str, ...]:
         """In words, what holds up new entities here, or shards."""
-        trouble = "" if self._remembering is None else self._remembering.trouble
-        return (trouble,) if trouble else ()
+        return () if self._remembering is None else self._remembering.troubles
 
     # messages
 

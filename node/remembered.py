@@ -67,6 +67,14 @@ class EntityStore(ABC):
         the shard would have more than `IDS_MAX` ids; then nothing was done.
         """
 
+    async def losses(self) -> int:
+        """How often all that was stored was lost since this object was made, as far as can be told.
+
+        Each time it has grown, those who use the store write again what lives. It is asked every
+        few seconds. For a store that never loses anything without failing: 0.
+        """
+        return 0
+
     @abstractmethod
     async def close(self) -> None:
         """Give back what the store holds. It is not used afterwards."""

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from lease.sqlite_file import SqliteFile, checked_place, write_ahead
+from lease.sqlite_file import SqliteFile, checked_place, inode_of, write_ahead
 from node.errors import EntityStoreUnavailableError
 from node.remembered import (
     IDS_MAX,
@@ -86,7 +86,9 @@ class SqliteEntityStore(EntityStore):
         self._closed = False
         self._executor = concurrent.futures.ThreadPoolExecutor(1, "tenure-entities-sqlite")
         # Touched by the executor's thread only.
-        self._file = SqliteFile(self.path, lambda file: _prepare(file), timeout_s=request_timeout_s)
+        self._file = SqliteFile(self.path, self._prepare, timeout_s=request_timeout_s)
+        self._stored_in: tuple[int, int] | None = None  # the file that was open last
+        self._losses = 0
 
     @property
     def identity(self) -> str:
@@ -104,6 +106,10 @@ class SqliteEntityStore(EntityStore):
         """See `EntityStore`. One transaction, on the disk when this returns."""
         added, removed = checked_update(type_name, shard, add, remove)
         await self._run(lambda: self._update(type_name, shard, added, removed))
+
+    async def losses(self) -> int:
+        """See `EntityStore`: how often another file bore the name, or none, or it was emptied."""
+        return await self._run(self._look)
 
     async def close(self) -> None:
         """Close the file; what is under way ends first, or at its timeout. Further requests are
@@ -158,12 +164,34 @@ class SqliteEntityStore(EntityStore):
     def _at_the_file(self) -> Iterator[sqlite3.Connection]:
         """The connection to the file that bears the name now. Errors of SQLite close it."""
         try:
-            yield self._file.connection()
+            connection = self._file.connection()
+            self._was_lost(self._file.inode)
+            self._stored_in = self._file.inode
+            yield connection
         except (sqlite3.Error, OSError) as error:
             self._file.close()
             raise EntityStoreUnavailableError(
                 f"the entity store {self.path} failed: {error}"
             ) from error
+
+    def _look(self) -> int:
+        try:
+            self._was_lost(inode_of(self.path))
+        except OSError as error:
+            raise EntityStoreUnavailableError(
+                f"the entity store {self.path} failed: {error}"
+            ) from error
+        return self._losses
+
+    def _was_lost(self, now: tuple[int, int] | None) -> None:
+        """Count it once when the file is not the one that was open last."""
+        if self._stored_in is not None and now != self._stored_in:
+            self._stored_in = None
+            self._losses += 1
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        if _prepare(connection):
+            self._was_lost(None)
 
 
 @contextlib.contextmanager
@@ -177,7 +205,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             connection.execute("ROLLBACK")
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection) -> bool:
+    """Make and check the tables. True when there were none."""
     write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")  # what is confirmed survives the power
     found = connection.execute(
@@ -194,6 +223,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
         raise sqlite3.NotSupportedError(
             f"its format is {stored[0]}, this version of the program knows {FORMAT}"
         )
+    return bool(found != (3,))
 
 
 def _fits(connection: sqlite3.Connection, place: tuple[bytes, int]) -> bool:

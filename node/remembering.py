@@ -4,12 +4,14 @@ Decides when an entity's coming or going is in the store, and that a shard is no
 what was written for it is settled: a late word of its former home must not undo what the next one
 wrote. Does not decide which entities there are (`node.regions`) nor how they are stored
 (`node.remembered`). A store that is away, or raises whatever else, is asked again and again; what
-waits for it is held by the region, within its buffer.
+waits for it is held by the region, within its buffer. One that has lost what it had is told again
+who lives here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -23,14 +25,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RETRY_S, RETRY_MAX_S = 0.25, 5.0
+LOOK_S = 5.0
+"""So often the store is asked whether it still has what it had."""
 
 
 class _Writes:
     """What one shard has still to write: id → whether it is to be remembered."""
 
-    __slots__ = ("settled", "task", "then", "wanted")
+    __slots__ = ("lost", "settled", "task", "then", "wanted")
 
     def __init__(self) -> None:
+        self.lost = False  # whoever lives there is to be written again
         self.wanted: dict[str, bool] = {}
         self.then: list[Callable[[], None]] = []
         self.settled: list[Callable[[], None]] = []
@@ -46,17 +51,27 @@ class Remembering:
         self._type_name = type_name
         self._loads: dict[int, asyncio.Task[None]] = {}
         self._writes: dict[int, _Writes] = {}
+        self._living: dict[int, set[str]] = {}  # of each shard here, as it is to be in the store
+        self._losses: int | None = None  # of the store, that were made up for
+        self._watcher: asyncio.Task[None] | None = None
+        self._settling: set[asyncio.Task[None]] = set()
         self._refused: dict[int, dict[str, None]] = {}  # who lives in a shard and does not fit in
         self._troubles: dict[tuple[str, int], str] = {}  # the newest last
 
     @property
-    def trouble(self) -> str:
-        """Why what is under way takes so long, or who is not remembered; "" when all is well."""
-        return next(reversed(self._troubles.values()), "")
+    def troubles(self) -> tuple[str, ...]:
+        """Why what is under way takes so long, and who is not remembered; of each kind the newest,
+        and the newest kind first."""
+        by_kind: dict[str, str] = {}
+        for (kind, _), words in reversed(self._troubles.items()):
+            by_kind.setdefault(kind, words)
+        return tuple(dict.fromkeys(by_kind.values()))
 
     def load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
         """Call `then` with the ids of the shard once they are known; `forget` ends it."""
         self._loads[shard] = self._runtime.loop.create_task(self._load(shard, then))
+        if self._watcher is None:
+            self._watcher = self._runtime.loop.create_task(self._watch())
 
     def forget(self, shard: int) -> bool:
         """Load it no longer. True when it was not loaded yet."""
@@ -69,25 +84,24 @@ class Remembering:
     def write(self, shard: int, entity_id: str, *, lives: bool, then: Callable[[], None]) -> None:
         """Remember an entity, or do so no longer; `then` is called once that is in the store. Of
         two about one id the later counts."""
-        writes = self._writes.setdefault(shard, _Writes())
+        living = self._living.setdefault(shard, set())
+        (living.add if lives else living.discard)(entity_id)
+        writes = self._writes_of(shard)
         writes.wanted.pop(entity_id, None)
         writes.wanted[entity_id] = lives
         writes.then.append(then)
-        if writes.task is None:
-            writes.task = self._runtime.loop.create_task(self._write(shard, writes))
 
     def settled(self, shard: int, then: Callable[[], None]) -> None:
-        """Call `then` once nothing is being written for the shard; at once when nothing is."""
-        writes = self._writes.get(shard)
-        if writes is None:
-            self._given_up(shard)
-            then()
-        else:
-            writes.settled.append(then)
+        """Call `then` once all that was written for the shard is in the store, which is looked at
+        for that. Nothing is written for it until it is loaded again."""
+        task = self._runtime.loop.create_task(self._settle(shard, then))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
 
     def close(self) -> None:
         """Ask and write nothing any more."""
-        for task in (*self._loads.values(), *(w.task for w in self._writes.values())):
+        writers = (writes.task for writes in self._writes.values())
+        for task in (*self._loads.values(), *writers, *self._settling, self._watcher):
             if task is not None:
                 task.cancel()
         self._loads.clear()
@@ -95,17 +109,69 @@ class Remembering:
 
     async def _load(self, shard: int, then: Callable[[frozenset[str]], None]) -> None:
         async def request() -> frozenset[str]:
+            if self._losses is None:
+                self._losses = await self.store.losses()
             return frozenset(await self.store.load(self._type_name, shard))
 
         ids = await self._answered("read", shard, request)
         self._loads.pop(shard, None)
+        self._living[shard] = set(ids)
         self._runtime.isolate(then, ids)
 
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Write all again that lives here, if the store has lost it."""
+        try:
+            losses = await self.store.losses()
+        except EntityStoreUnavailableError:
+            return  # what is written tells, and the next look
+        except Exception as error:  # noqa: BLE001 - anybody's store
+            path = f"/sharding/{self._type_name}"
+            self._runtime.log("the store of entities cannot be looked at", path, exc_info=error)
+            return
+        before, self._losses = self._losses, losses
+        if before is not None and before != losses:
+            self._write_again()
+
+    def _write_again(self) -> None:
+        self._runtime.count("sharding: entity store losses")
+        words = "the store of entities has lost what it had, and what lives here is written again"
+        path, store = f"/sharding/{self._type_name}", self.store.identity
+        self._runtime.log(words, path, level=logging.ERROR, store=store)
+        for shard in [shard for shard, living in self._living.items() if living]:
+            self._writes_of(shard).lost = True
+            self._troubles["lost", shard] = f"{words}: {store}"
+
+    def _writes_of(self, shard: int) -> _Writes:
+        """What is to be written for it; from now on somebody does."""
+        writes = self._writes.setdefault(shard, _Writes())
+        if writes.task is None:
+            writes.task = self._runtime.loop.create_task(self._write(shard, writes))
+        return writes
+
+    async def _settle(self, shard: int, then: Callable[[], None]) -> None:
+        await self._look()
+        writes = self._writes.get(shard)
+        if writes is None:
+            self._given_up(shard)
+            self._runtime.isolate(then)
+        else:
+            writes.settled.append(then)
+
     async def _write(self, shard: int, writes: _Writes) -> None:
-        while writes.wanted:
+        while writes.wanted or writes.lost:
             wanted, writes.wanted = writes.wanted, {}
             then, writes.then = writes.then, []
+            lost, writes.lost = writes.lost, False
+            if lost:
+                wanted = dict.fromkeys(sorted(self._living[shard]), True) | wanted
             await self._write_all(shard, wanted)
+            if lost and not writes.lost:
+                self._troubles.pop(("lost", shard), None)
             for callback in then:
                 self._runtime.isolate(callback)
         del self._writes[shard]
@@ -115,6 +181,7 @@ class Remembering:
             self._runtime.isolate(callback)
 
     def _given_up(self, shard: int) -> None:
+        self._living.pop(shard, None)
         self._refused.pop(shard, None)
         self._troubles.pop(("full", shard), None)
 
@@ -134,7 +201,7 @@ class Remembering:
             self._is_full(shard, error, len(left))
         self._refused[shard] = refused
         if not refused:
-            self._given_up(shard)
+            self._troubles.pop(("full", shard), None)
 
     async def _add_what_fits(self, shard: int, ids: Sequence[str], part: int) -> Sequence[str]:
         """Those that do not fit. So many are tried at once, then ever fewer."""

@@ -89,6 +89,7 @@ class EntityStoreContract:
         await store.update(KIND, SHARD, remove=["a"])
         await store.update(KIND, SHARD)
         assert await store.load(KIND, SHARD) == frozenset()
+        assert await store.losses() == 0
 
     async def test_odd_ids_come_back_as_they_were(
         self, store: EntityStore, other: EntityStore
@@ -402,8 +403,46 @@ async def test_a_file_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
     await store.update(KIND, SHARD, add=["b"])
     other = SqliteEntityStore(file)
     assert await other.load(KIND, SHARD) == {"b"}
+    assert (await store.losses(), await other.losses()) == (1, 0)
     await other.close()
     await store.close()
+
+
+async def test_a_file_that_was_lost_is_counted_once_by_each(tmp_path: Path) -> None:
+    """Deleted, renamed, emptied, or an older copy in its place; noticed without a request."""
+    file, older = tmp_path / "entities.db", tmp_path / "older.db"
+    stores = [SqliteEntityStore(file) for _ in range(3)]
+
+    async def losses() -> list[int]:
+        return [await store.losses() for store in stores]
+
+    assert await losses() == [0, 0, 0]
+    for store in stores:
+        await store.update(KIND, SHARD, add=["a"])
+    assert await losses() == [0, 0, 0]
+    with contextlib.closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute(f"VACUUM INTO '{older}'")
+    file.rename(tmp_path / "elsewhere.db")
+    assert await losses() == await losses() == [1, 1, 1]
+    await stores[0].update(KIND, SHARD, add=["a"])
+    await stores[1].load(KIND, SHARD)
+    assert await losses() == await losses() == [1, 1, 1]
+    delete(file)
+    older.rename(file)
+    await stores[2].load(KIND, SHARD)
+    assert await losses() == await losses() == [2, 2, 1]  # the last had not opened the one between
+    for store in stores:
+        await store.load(KIND, SHARD)
+    await stores[0].close()
+    await stores[1].close()
+    with contextlib.closing(sqlite3.connect(file)) as hand, hand:
+        for table in ("", "_counts", "_format"):
+            hand.execute(f"DROP TABLE tenure_entities{table}")
+    with contextlib.suppress(EntityStoreUnavailableError):
+        await stores[2].load(KIND, SHARD)
+    assert await stores[2].load(KIND, SHARD) == frozenset()
+    assert await stores[2].losses() == 2
+    await stores[2].close()
 
 
 async def test_hands_in_the_file_are_named(tmp_path: Path) -> None:

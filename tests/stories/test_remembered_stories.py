@@ -450,6 +450,77 @@ def test_whatever_a_store_raises_while_reading_it_is_asked_again(error: BaseExce
         world.run_until(lambda: world.living() == 24, within_s=20)
 
 
+class Losing(MemoryEntityStore):
+    """One that loses all it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = 0
+
+    def lose(self) -> None:
+        """Whatever was stored is gone."""
+        self._shards.clear()
+        self.lost += 1
+
+    async def losses(self) -> int:
+        """See `EntityStore`."""
+        return self.lost
+
+
+def test_what_the_store_has_lost_is_written_again_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """I-115: nobody has to write for that, and who has retired meanwhile stays so."""
+    with Meters("a b", store=Losing()) as world:
+        assert isinstance(world.store, Losing)
+        names = world.ready(24)
+        world.run_for(s=20)
+        assert not [r for r in caplog.records if r.levelname == "ERROR"]
+        world.store.lose()
+        assert world.ask("a", "m-1", Retire())
+        world.run_for(s=6)
+        assert world.stored() == {*names} - {"m-1"}
+        errors = [r for r in caplog.records if r.levelname == "ERROR"]
+        assert len(errors) == 2
+        assert all("has lost what it had" in r.message for r in errors)
+        assert [node.system.ready() for node in world.running] == [(True, "up")] * 2
+        world.crash("b")
+        world.run_until(lambda: world.living() == 23, within_s=10)
+
+
+def test_what_the_store_has_lost_is_written_before_its_shard_moves() -> None:
+    """Else its next home would find nobody."""
+    with Meters("a b", store=Losing()) as world:
+        assert isinstance(world.store, Losing)
+        names = world.ready(24)
+        world.store.lose()
+        world["a"].call(world["a"].system.cluster.sharding.stop, type_name=TYPE)
+        world.run_for(s=4)
+        here = [row["entities_here"] for row in world["b"].system.cluster.sharding.state()]
+        assert here == [24]
+        world.run_for(s=2)
+        assert world.stored() == {*names}
+
+
+def test_what_cannot_be_written_again_yet_is_shown() -> None:
+    with Meters("a", store=Losing()) as world:
+        assert isinstance(world.store, Losing)
+        names = world.ready(4)
+        world.store.is_down = True
+        world.store.lose()
+        world.run_for(s=6)
+        world.store.lose()
+        world.run_for(s=6)
+        (row,) = world["a"].system.cluster.sharding.state()
+        assert "has lost what it had" in row["explain"]
+        assert "does not answer" in row["explain"]
+        assert "the store of entities" in world["a"].system.ready()[1]
+        world.store.is_down = False
+        world.run_for(s=6)
+        assert world.stored() == {*names}
+        assert world["a"].system.ready() == (True, "up")
+
+
 class Lagging(MemoryEntityStore):
     """Takes its time to write, so that much waits meanwhile."""
 
