@@ -146,7 +146,7 @@ class _Waiter:
 class SqliteStore(LeaseStore):
     """Leases in the file `path`, which is created when it is missing; its folder must exist.
 
-    Raises ValueError when the folder does not exist or lies on a network file system. A request
+    Raises ValueError for a place where no such file can be (`lease.sqlite_file`). A request
     that takes longer than `request_timeout_s` is unknown. Used on one event loop.
     """
 

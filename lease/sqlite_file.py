@@ -12,6 +12,7 @@ import os
 import sqlite3
 import sys
 import time
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,9 +32,18 @@ NETWORK_FILE_SYSTEMS = frozenset(
 def checked_place(path: str | os.PathLike[str], what: str) -> Path:
     """The whole path of a file to be. `what` names the store in errors.
 
-    Raises ValueError when its folder does not exist or lies on a network file system.
+    Raises ValueError when its folder does not exist or lies on a network file system, when it
+    cannot be written, and for what is there and is no database of SQLite's. One that is locked, or
+    not there yet, may be a good one.
     """
     place = Path(path).absolute()
+    try:
+        return _checked(place, what)
+    except OSError as error:  # of a folder that may not be looked into, or a name that is too long
+        raise ValueError(f"the {what} {place} cannot be used: {error}") from error
+
+
+def _checked(place: Path, what: str) -> Path:
     if not place.parent.is_dir():
         raise ValueError(
             f"the {what} {place} cannot be created: there is no folder {place.parent}; create it "
@@ -45,7 +55,36 @@ def checked_place(path: str | os.PathLike[str], what: str) -> Path:
             f"the {what} {place} lies on a {kind} file system, where SQLite's locks do not hold "
             "between hosts: use a disk of this host, or a store that is a server"
         )
+    why = _why_unfit(place)
+    if why is not None:
+        raise ValueError(f"the {what} {place} cannot be used: {why}")
     return place
+
+
+def _why_unfit(place: Path) -> str | None:
+    # Beside the file SQLite creates others.
+    for each, access in ((place.parent, os.W_OK | os.X_OK), (place, os.R_OK | os.W_OK)):
+        if os.access(each, os.F_OK) and not os.access(each, access):
+            return f"this process may not write {each}; give its user the right to, or another file"
+    if place.is_dir():
+        return f"it is a folder; name a file in it, such as {place / 'tenure.db'}"
+    if place.exists() and not place.is_file():
+        return "it is no file; name one, or one that is to be created"
+    if place.exists() and not _may_be_database(place):
+        return "it is no database of SQLite's; name another file, or move that one away"
+    return None
+
+
+def _may_be_database(file: Path) -> bool:
+    # Not by reading it: to close a file gives up all locks that the process has on it, also
+    # those of SQLite, which others that are open rely on.
+    name = urllib.parse.quote(os.fsencode(file))
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{name}?mode=ro", timeout=0, uri=True)) as it:
+            it.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        return getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB
+    return True
 
 
 class SqliteFile:

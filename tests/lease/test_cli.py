@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -177,7 +178,9 @@ def test_a_wrong_call_is_one_line_and_exit_code2(shell: Shell, words: list[str],
 
 def test_a_store_that_does_not_answer_is_exit_code69(tmp_path: Path) -> None:
     file = tmp_path / "leases.db"
-    file.write_text("no database, and long enough to be looked at" * 100)
+    with contextlib.closing(sqlite3.connect(file)) as hand, hand:
+        hand.execute("CREATE TABLE tenure_lease_sequence (format INTEGER)")
+        hand.execute("INSERT INTO tenure_lease_sequence VALUES (2)")
     done = subprocess.run(
         [sys.executable, "-m", "lease", "show", f"sqlite://{file}", "demo"],
         capture_output=True, text=True, timeout=60, env=dict(os.environ),

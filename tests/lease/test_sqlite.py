@@ -223,8 +223,8 @@ async def test_after_its_end_a_store_answers_unknown(store: SqliteStore) -> None
 
 
 async def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
-    (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     store = SqliteStore(tmp_path / "x.db")
+    (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     with pytest.raises(LeaseUnavailableError, match="not a database"):
         await store.read(NAME)
     await store.close()
@@ -345,6 +345,65 @@ def test_network_file_systems_are_refused(
     monkeypatch.setattr(sqlite_file, "file_system_of", lambda file: kind)
     with pytest.raises(ValueError, match=rf"lies on a {kind} file system"):
         SqliteStore(tmp_path / "leases.db")
+
+
+def test_what_can_be_no_file_of_a_store_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there is left as it is, and what to do is said."""
+    with pytest.raises(ValueError, match=r"it is a folder; name a file in it, such as /"):
+        SqliteStore(tmp_path)
+    with pytest.raises(ValueError, match="it is no file; name one"):
+        SqliteStore("/dev/null")
+    with pytest.raises(ValueError, match=r"cannot be used: .*too long"):
+        SqliteStore(tmp_path / ("x" * 300))
+    odd = tmp_path / "50% ?#.db"
+    odd.write_bytes(b"no database")
+    with pytest.raises(ValueError, match="it is no database of SQLite's; name another file"):
+        SqliteStore(odd)
+    assert odd.read_bytes() == b"no database"
+    locked_out = [tmp_path]
+    monkeypatch.setattr(
+        os, "access", lambda path, how: how == os.F_OK or Path(path) not in locked_out
+    )
+    with pytest.raises(ValueError, match=f"this process may not write {tmp_path}; give its user"):
+        SqliteStore(tmp_path / "leases.db")
+    locked_out[:] = [odd]
+    with pytest.raises(ValueError, match=r"this process may not write .*50% .*; give its user"):
+        SqliteStore(odd)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+async def test_a_file_that_is_locked_empty_or_not_there_may_be_a_good_one(
+    journal: str, tmp_path: Path
+) -> None:
+    await SqliteStore(tmp_path / "missing.db").close()
+    assert not (tmp_path / "missing.db").exists()
+    (tmp_path / "empty.db").touch()
+    await SqliteStore(tmp_path / "empty.db").close()
+    file = tmp_path / "locked.db"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as lock:
+        lock.execute(f"PRAGMA journal_mode = {journal}")
+        lock.execute("CREATE TABLE somebodys (x)")
+        lock.execute("BEGIN EXCLUSIVE")
+        store = SqliteStore(file)
+        lock.execute("ROLLBACK")
+    assert await store.read(NAME) is None
+    await store.close()
+
+
+def test_to_check_a_file_gives_up_no_lock_of_this_process(tmp_path: Path) -> None:
+    """Else another process would take itself for the last one and remove the log."""
+    file = tmp_path / "leases.db"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE somebodys (x)")
+        SqliteStore(file)
+        other = f"import sqlite3; c = sqlite3.connect({str(file)!r}); " + (
+            "c.execute('SELECT * FROM somebodys').fetchall(); c.close()"
+        )
+        subprocess.run([sys.executable, "-c", other], check=True, timeout=60)
+        assert Path(f"{file}-wal").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a table of mounts")

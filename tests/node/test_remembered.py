@@ -34,6 +34,7 @@ from node.errors import (
 from node.remembered import EntityStore, MemoryEntityStore, entity_store_of
 from node.remembered_etcd import EtcdEntityStore
 from node.remembered_sqlite import SqliteEntityStore
+from node.settings import Settings
 from tests.conftest import HowMany
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -461,8 +462,8 @@ async def test_hands_in_the_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(EntityStoreUnavailableError, match="its format is 2"):
         await store.update(KIND, SHARD, add=["b"])
     await store.close()
-    (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     store = SqliteEntityStore(tmp_path / "x.db")
+    (tmp_path / "x.db").write_bytes(b"no database" * 1000)
     with pytest.raises(EntityStoreUnavailableError, match="not a database"):
         await store.load(KIND, SHARD)
     await store.close()
@@ -623,6 +624,18 @@ def test_a_url_that_cannot_work_is_refused(url: str, says: str) -> None:
     assert "CRET" not in str(refused.value)
     with pytest.raises(SettingsError, match=r"^carts="):
         entity_store_of(url, key="carts")
+
+
+def test_a_path_that_cannot_work_is_refused_with_key_value_and_mend(tmp_path: Path) -> None:
+    file = tmp_path / "x.db"
+    file.write_bytes(b"no database")
+    for path, says in ((tmp_path, "it is a folder; name a file"), (file, "name another file")):
+        with pytest.raises(SettingsError, match=says) as refused:
+            entity_store_of(f"sqlite://{path}", key="remember")
+        assert str(refused.value).startswith(f"remember='sqlite://{path}': the entity store ")
+        with pytest.raises(SettingsError, match=says) as refused:
+            Settings(lease=f"sqlite://{path}")
+        assert str(refused.value).startswith(f"lease='sqlite://{path}': the lease store ")
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs"])
