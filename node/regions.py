@@ -777,7 +777,7 @@ class Region:
             if not shard.entities:
                 self._closed(shard)
         elif entity.held:
-            self._go_on(entity, entity.held[0][1])
+            self._go_on(entity, entity.held[0][1], reason)
         elif self._is_closed or not self._is_kept(entity, is_passivated):
             self._forget(entity)
             self._remember_no_more(entity)
@@ -797,7 +797,7 @@ class Region:
         self._runtime.stop(entity.cell.ref, StopReason(StopCause.HANDED_OVER, SHARD_MOVES))
         return True
 
-    def _go_on(self, entity: Entity, first: Delivery) -> None:
+    def _go_on(self, entity: Entity, first: Delivery, reason: StopReason) -> None:
         """Something waits for the next one: at once, unless that would end as two before it."""
         given_back, is_again = self._given_back.get(entity, (None, False))
         if given_back is not first:
@@ -805,6 +805,7 @@ class Region:
         elif is_again:
             path = self.prefix + entity.id
             self._runtime.log("an entity handles nothing of what it gets; the next one waits", path)
+            self._ended_why[entity] = str(reason)
             self._restart_later(entity)
             return
         self._again(entity)

@@ -766,6 +766,14 @@ def test_one_that_ends_without_having_handled_anything_is_built_again_ever_more_
         assert taken == [0, 1, 2, 3]
 
 
+def test_an_ask_that_waits_for_one_that_handles_nothing_says_how_it_ended() -> None:
+    """It is not about a store, and not about a home."""
+    with World(5, "a") as world:
+        refs = refusing(world, [], [], [])
+        with pytest.raises(AskTimeoutError, match="its last end: stopped"):
+            world.run(refs["ends"].ask(Count(), 2.5), node="a")
+
+
 def test_one_that_ends_after_each_message_is_built_again_at_once() -> None:
     """I-122: the backoff is for who gets nothing done."""
     built, taken = list[str](), list[int]()
