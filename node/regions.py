@@ -38,6 +38,7 @@ from node.messages import Ask, message
 from node.remembering import Remembering
 from node.runtime import ENTITIES
 from node.schema import answer_schema
+from node.settings import is_unicode
 from node.supervision import PASSIVATED, StopCause, StopReason, Supervision
 from sharding.effects import CloseShards, DrainRoute, FailAsks, OpenShards, RouteShards
 from sharding.events import RouteDrained, ShardsClosed, ShardsWanted
@@ -77,14 +78,6 @@ def escaped(entity_id: str) -> str:
 def unescaped(part: str) -> str:
     """The id that `escaped` made this part of."""
     return part.replace("%2F", "/").replace("%25", "%") if "%" in part else part
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Entity:
@@ -372,7 +365,7 @@ class Region:
             raise ValueError(
                 f"{str(entity_id)[:80]!r} is no entity id: give a text of 1 to {ID_MAX} characters"
             )
-        if not entity_id.isascii() and not _is_unicode(entity_id):
+        if not entity_id.isascii() and not is_unicode(entity_id):
             raise ValueError(f"{entity_id!r} is no entity id: it is no text that can travel")
         if self.settings.daemons:
             is_number = entity_id.isascii() and entity_id.isdecimal()

@@ -112,7 +112,7 @@ class Settings:
         named = [("cluster_name", self.cluster_name), *(("roles", role) for role in self.roles)]
         for key, text in [*named, ("name", self.name or "-")]:
             # Printable: it stands in tables and lines of text, where others must not be forged.
-            if not 0 < len(text) <= TEXT_MAX or not _is_unicode(text) or not text.isprintable():
+            if not 0 < len(text) <= TEXT_MAX or not is_unicode(text) or not text.isprintable():
                 raise SettingsError(
                     f"{key}={shown(text)} must have 1 to {TEXT_MAX} printable characters: "
                     "choose another"
@@ -494,7 +494,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
     """False for what was no text at its source: others could not read it."""
     try:
         text.encode()
